@@ -231,6 +231,7 @@ defmodule Sconce.Native do
   def archive_retrieve(_archive, _reference, _measures), do: unavailable(:retrieve)
   def archive_novelty(_archive, _reference, _measures, _nearest), do: unavailable(:novelty)
   def archive_vary(_archive, _reference, _variation, _count, _stream), do: unavailable(:vary)
+  def archive_best(_archive, _reference), do: unavailable(:best)
   def archive_raster(_archive, _reference), do: unavailable(:svg)
 
   # Strategy
@@ -242,6 +243,31 @@ defmodule Sconce.Native do
   def strategy_info(_strategy, _reference), do: unavailable(:info)
   def strategy_generation(_strategy), do: unavailable(:info)
   def strategy_solutions(_strategy, _reference), do: unavailable(:info)
+
+  # Population
+  def population_new(_reference, _spec, _options, _mean), do: unavailable(:population)
+  def population_read(_population, _reference, _at), do: unavailable(:read)
+  def population_solutions(_population, _reference), do: unavailable(:solutions)
+  def population_write(_population, _reference, _first, _solutions), do: unavailable(:write)
+  def population_forward(_population, _reference, _observations), do: unavailable(:forward)
+
+  def population_vary(_population, _reference, _variation, _pairs, _stream),
+    do: unavailable(:vary)
+
+  def population_vary_from(_population, _reference, _archive, _variation, _stream),
+    do: unavailable(:vary)
+
+  def population_episodes(_population, _reference, _options), do: unavailable(:episodes)
+  def population_policy(_reference, _spec, _solution), do: unavailable(:policy)
+  def population_solution(_reference, _policy), do: unavailable(:solution)
+
+  # Search
+  def search_new(_reference, _spec, _options, _episodes, _archive), do: unavailable(:search)
+  def search_run(_search, _reference, _generations), do: unavailable(:run)
+  def search_start(_search, _reference, _folder, _options), do: unavailable(:evolve)
+  def search_save(_search, _reference, _folder), do: unavailable(:save)
+  def search_resume(_search, _reference, _folder), do: unavailable(:resume)
+  def search_mean(_search, _reference), do: unavailable(:mean)
 
   # Compress
   def compress_quantise(_reference, _given, _shape, _grid), do: unavailable(:quantise)

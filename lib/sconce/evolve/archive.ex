@@ -225,6 +225,20 @@ defmodule Sconce.Evolve.Archive do
   end
 
   @doc """
+  Returns the solution of the elite with the highest objective, `{solution_size}`; of equal ones the first.
+
+      iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 1)
+      iex> {:ok, _added} = Sconce.Evolve.Archive.add(archive, [[0.5], [2.0]], [1, 3], [[0.1], [0.9]])
+      iex> Sconce.Evolve.Archive.best(archive)
+      {:ok, [2.0]}
+  """
+  @spec best(t) :: {:ok, tensor} | {:error, Error.t()}
+  def best(%__MODULE__{ref: ref, form: form}) do
+    with {:ok, [solution]} <- Call.in_background(&Native.archive_best(ref, &1)),
+         do: {:ok, Tensors.write(solution, {:f, 32}, nil, form)}
+  end
+
+  @doc """
   Returns the elites in the cells of measures `{rows, measures}`: `elites` like those of `elites/1`, and `found`, a tensor
   `{rows}` with 1 where the cell has an elite. Rows without an elite have no row in `elites`.
 
@@ -269,7 +283,7 @@ defmodule Sconce.Evolve.Archive do
 
   @doc """
   Returns children of random pairs of elites, `{count, solution_size}`: the first parent, noise, and a random step along
-  the line to the second parent (iso+line, Vassiliades & Mouret 2018).
+  the line to the second parent (iso+line, Vassiliades & Mouret 2018), or another crossover.
 
   #{Options.docs(@vary)}
 
@@ -282,8 +296,7 @@ defmodule Sconce.Evolve.Archive do
   def vary(%__MODULE__{ref: ref} = archive, count, opts \\ []) do
     opts = Options.validate!(opts, @vary)
     count = Tensors.count!(count)
-    bounds = with {low, high} <- opts[:bounds], do: [low, high]
-    variation = %{iso_sigma: opts[:iso_sigma], line_sigma: opts[:line_sigma], bounds: bounds}
+    variation = Catalogue.variation(opts)
     stream = {opts[:seed], opts[:generation]}
 
     # A struct that was built by hand has no size; the native side refuses its reference.

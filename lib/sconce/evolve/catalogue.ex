@@ -1,6 +1,8 @@
 defmodule Sconce.Evolve.Catalogue do
   @moduledoc false
-  # The options of `Sconce.Evolve.Archive`.
+  # The options of `Sconce.Evolve.Archive`, `Sconce.Evolve.Population` and `Sconce.Evolve.Search`.
+
+  alias Sconce.Env
 
   @new [
     cells: [
@@ -57,7 +59,7 @@ defmodule Sconce.Evolve.Catalogue do
 
   @seed [type: :non_neg_integer, default: 0, max: 2 ** 64 - 1, doc: "Seed of the choice."]
 
-  @vary [
+  @variation [
     iso_sigma: [
       type: :float,
       default: 0.01,
@@ -72,14 +74,154 @@ defmodule Sconce.Evolve.Catalogue do
       max: 1.0e30,
       doc: "Standard deviation of the step towards the second parent, as a share of the distance."
     ],
+    crossover: [
+      type:
+        {:or,
+         [
+           {:in, [nil, :holographic]},
+           {:tuple, [{:in, [:sbx]}, :float]},
+           {:tuple, [{:in, [:uniform]}, :float]}
+         ]},
+      default: nil,
+      doc:
+        "Instead of that step: `{:sbx, index}` is simulated binary crossover, `{:uniform, rate}` takes each number " <>
+          "from the second parent with this probability, and `:holographic` is the sum of both with random weights, " <>
+          "scaled to the mean of their norms."
+    ],
     bounds: [
       type: {:or, [{:tuple, [:float, :float]}, nil]},
       default: nil,
       doc: "Lowest and highest number of a child."
-    ],
+    ]
+  ]
+  @stream [
     seed: Keyword.put(@seed, :doc, "Seed of parents and noise."),
     generation: Keyword.put(@seed, :doc, "Number of the generation; each has noise of its own.")
   ]
+  @vary @variation ++ @stream
+
+  @population [
+    count: [type: :pos_integer, required: true, max: 2 ** 24, doc: "Individuals."],
+    storage: [
+      type: {:in, [:f32, :bf16, :int8]},
+      default: :f32,
+      doc: "Type of stored weights; biases are 32-bit floats."
+    ],
+    sigma: [
+      type: :float,
+      default: 0.5,
+      min: 0,
+      max: 1.0e30,
+      doc: "Standard deviation of the numbers of the first individuals."
+    ],
+    seed: [type: :non_neg_integer, default: 0, max: 2 ** 64 - 1, doc: "Seed of these numbers."]
+  ]
+
+  @measure {:or,
+            [
+              {:in, [:length]},
+              {:tuple, [{:in, [:final, :observation, :input]}, :non_neg_integer]}
+            ]}
+  @episodes [
+              episodes: [
+                type: :pos_integer,
+                default: 1,
+                max: 65_536,
+                doc: "Episodes of each individual, one after the other."
+              ],
+              env_seed: [
+                type: :non_neg_integer,
+                default: 0,
+                max: 2 ** 64 - 1,
+                doc: "Seed of the first states."
+              ],
+              same_starts: [
+                type: :boolean,
+                default: true,
+                doc: "Whether all individuals begin in the same states."
+              ],
+              measures: [
+                type: {:list, @measure},
+                default: [],
+                doc:
+                  "Numbers that say what an individual does: `{:final, i}` is number `i` of an episode's last observation, " <>
+                    "`{:observation, i}` and `{:input, i}` are averages over all decisions, `:length` is in steps; each is " <>
+                    "a mean over the episodes."
+              ]
+            ] ++ Env.Catalogue.schema(:spec)
+
+  @search [
+            batch: [
+              type: :pos_integer,
+              default: 512,
+              max: 2 ** 20,
+              doc: "Individuals of a generation."
+            ],
+            source: [
+              type:
+                {:or,
+                 [
+                   {:in, [:elites]},
+                   {:in, [:open_ai_es, :snes, :sep_cma_es, :cma_es]},
+                   {:tuple, [{:in, [:cma_me, :cma_mae]}, :pos_integer]}
+                 ]},
+              default: :elites,
+              doc:
+                "`:elites` are children of elites (MAP-Elites); `{:cma_me, n}` and `{:cma_mae, n}` are `n` emitters, each a " <>
+                  "sep-CMA-ES; a name of `Sconce.Evolve.Strategy` maximises the return."
+            ],
+            tournament: [
+              type: {:or, [:pos_integer, nil]},
+              default: nil,
+              max: 1024,
+              doc:
+                "Random elites of which the best becomes a parent; `nil` draws parents uniformly."
+            ],
+            novelty: [
+              type: :float,
+              default: 0.0,
+              min: 0,
+              max: 1,
+              doc:
+                "Share of novelty in a tournament against the objective; with 1 it is novelty search. It is part of the choice " <>
+                  "and of no objective that is stored."
+            ],
+            nearest: [
+              type: :pos_integer,
+              default: 15,
+              max: 2 ** 20,
+              doc: "Elites to which novelty is the mean distance."
+            ],
+            sigma: [
+              type: :float,
+              default: 0.5,
+              min: 0,
+              max: 1.0e30,
+              doc:
+                "Standard deviation of random individuals, and of a strategy's first generation."
+            ],
+            learning_rate: [
+              type: :float,
+              default: 0.05,
+              above: 0,
+              max: 1.0e150,
+              doc: "Step size of Adam; only `:open_ai_es` reads it."
+            ],
+            storage: Keyword.fetch!(@population, :storage),
+            seed: [
+              type: :non_neg_integer,
+              default: 0,
+              max: 2 ** 64 - 1,
+              doc: "Seed of individuals, parents and noise."
+            ],
+            new_starts: [
+              type: :boolean,
+              default: false,
+              doc:
+                "Whether each generation begins in states of its own. Otherwise an individual has the same return in every " <>
+                  "generation."
+            ]
+          ] ++ @variation
 
   @novelty [
     nearest: [type: :pos_integer, default: 15, max: 2 ** 31, doc: "Number of elites compared."]
@@ -100,10 +242,34 @@ defmodule Sconce.Evolve.Catalogue do
   ]
 
   @doc "The options of a function."
-  @spec schema(:new | :sample | :vary | :novelty | :svg) :: Sconce.Options.schema()
+  @spec schema(:new | :sample | :vary | :novelty | :svg | :population | :episodes | :search) ::
+          Sconce.Options.schema()
   def schema(:new), do: @new
   def schema(:sample), do: [seed: @seed]
   def schema(:vary), do: @vary
   def schema(:novelty), do: @novelty
   def schema(:svg), do: @svg
+  def schema(:population), do: @population
+  def schema(:episodes), do: @episodes
+  def schema(:search), do: @search
+
+  @doc "The variation of validated options, as the native side reads it."
+  def variation(opts) do
+    crossover = opts[:crossover] || {:line, opts[:line_sigma]}
+    bounds = with {low, high} <- opts[:bounds], do: [low, high]
+    %{iso_sigma: opts[:iso_sigma], crossover: crossover, bounds: bounds}
+  end
+
+  @doc "The episodes of validated options, as the native side reads them."
+  def episodes(env, opts) do
+    Sconce.Options.known!(env, Env.names(), "environment")
+    {own, world} = Keyword.split(opts, [:episodes, :env_seed, :same_starts, :measures])
+
+    %{
+      env: Env.Catalogue.to_native(env, [seed: own[:env_seed]] ++ world),
+      episodes: own[:episodes],
+      same_starts: own[:same_starts],
+      measures: own[:measures]
+    }
+  end
 end

@@ -51,10 +51,16 @@ defmodule Sconce.Evolve.Tensors do
     end
   end
 
-  @doc "Reads a vector of 64-bit floats as a binary."
-  @spec vector(term, String.t(), atom) :: {:ok, binary} | {:error, Error.t()}
-  def vector(tensor, what, op) do
-    case Numbers.read(tensor, {:f, 64}, what, op) do
+  @doc "Reads a tensor of any shape as a binary."
+  @spec flat(term, Numbers.type(), String.t(), atom) :: {:ok, binary} | {:error, Error.t()}
+  def flat(tensor, type, what, op) do
+    with {:ok, %{data: data}} <- Numbers.read(tensor, type, what, op), do: {:ok, data}
+  end
+
+  @doc "Reads a vector as a binary, of 64-bit floats unless another type is given."
+  @spec vector(term, Numbers.type(), String.t(), atom) :: {:ok, binary} | {:error, Error.t()}
+  def vector(tensor, type \\ {:f, 64}, what, op) do
+    case Numbers.read(tensor, type, what, op) do
       {:ok, %{shape: {_count}, data: data}} ->
         {:ok, data}
 

@@ -9,7 +9,8 @@ defmodule Sconce.Monitor.RunFile do
   @slots 128
   # Curves: measurements whose development says how a run goes.
   @curves ~w(loss avg_loss val_loss nll accuracy mean_return mean_length frames_per_second steps_per_second grad_norm
-             learning_rate entropy approx_kl clip_fraction value_loss teacher_kl)a
+             learning_rate entropy approx_kl clip_fraction value_loss teacher_kl best_return coverage qd_score
+             evaluations_per_second)a
 
   # Curves of the machine and its cards over the steps of the run.
   @machine ~w(sconce_cpu_ratio sconce_memory_resident_bytes sconce_device_utilisation_ratio

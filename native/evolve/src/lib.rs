@@ -1,4 +1,6 @@
-//! Evolution of solutions, which are vectors of f32: archives of elites, variation, and evolution strategies.
+//! Evolution of solutions, which are vectors of f32: archives of elites, variation,
+//! evolution strategies, populations of small policies, and
+//! searches by them.
 //!
 //! A higher objective is better, in archives and in strategies. Random numbers depend on a seed, a generation and an
 //! index, so the number of threads changes no bit of a result.
@@ -7,7 +9,9 @@
 
 mod archive;
 mod noise;
+mod population;
 mod saved;
+mod search;
 mod strategy;
 mod variation;
 
@@ -15,9 +19,16 @@ pub use archive::{
     Added, Archive, ArchiveOptions, Batch, Elites, Grid, Raster, Space, SpaceOptions, Stats,
     Status, Voronoi,
 };
+pub use population::{
+    Episodes, Evaluated, Measure, Network, Population, PopulationOptions, Storage,
+};
 use sconce_tensor::Error;
+pub use search::{
+    EmitterOptions, Event, Progress, Ranking, Report, RunOptions, Search, SearchOptions, Selection,
+    Source, Stages,
+};
 pub use strategy::{Method, Strategy, StrategyOptions};
-pub use variation::{Variation, iso_line};
+pub use variation::{Crossover, Variation, iso_line};
 
 /// Largest magnitude of an objective or a measure. No sum over cells and no squared distance of such numbers overflows.
 pub const MOST: f64 = 1e150;

@@ -1,8 +1,8 @@
-//! Variation of elites: isotropic noise, and noise along the line between two elites (Vassiliades & Mouret 2018).
+//! Variation of solutions: crossover of two parents, and isotropic noise.
 
 use std::ops::{Add, Mul, Sub};
 
-use sconce_tensor::rng::Rng;
+use sconce_tensor::rng::{Rng, unit};
 use sconce_tensor::{Error, Result, memory, pool};
 use serde::Deserialize;
 
@@ -12,15 +12,31 @@ use crate::noise::{GROUP, normals};
 /// Children that a shard of parallel work makes; with a multiple of [`GROUP`] each shard begins at a group.
 const SHARD: usize = 2 * GROUP;
 
-/// The sizes of both noises, and bounds of the numbers of a child.
+/// The crossover, the size of the noise, and bounds of the numbers of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Variation {
     /// Standard deviation of the noise of each number.
     pub iso_sigma: f32,
-    /// Standard deviation of the step towards the second parent, as a share of the distance.
-    pub line_sigma: f32,
+    /// The combination of both parents.
+    pub crossover: Crossover,
     /// Lowest and highest number of a child.
     pub bounds: Option<(f32, f32)>,
+}
+
+/// The combination of two parents.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Crossover {
+    /// The first parent moves along the line to the second one by a normal number with this deviation, as a share of
+    /// their distance (Vassiliades & Mouret 2018).
+    Line(f32),
+    /// Simulated binary crossover with this distribution index (Deb & Agrawal 1995).
+    Sbx(f32),
+    /// Each number comes from the second parent with this probability.
+    Uniform(f32),
+    /// The sum of both parents with random weights, scaled to the mean of their norms: a superposition of holographic
+    /// vectors (Plate 1995).
+    Holographic,
 }
 
 /// Writes a child of two parents: `first + iso_sigma noise + line_sigma line (second - first)`.
@@ -38,6 +54,157 @@ pub fn iso_line<T>(
     }
 }
 
+/// The parents of children.
+pub(crate) enum Pairs<'a> {
+    /// A random pair of this many parents for each child.
+    Of(usize),
+    /// The pair of each child.
+    Given(&'a [u32]),
+}
+
+/// Children of one generation.
+pub(crate) struct Children {
+    variation: Variation,
+    size: usize,
+    parents: Rng,
+    noise: Rng,
+    crossover: Rng,
+}
+
+impl Variation {
+    /// The children of a generation, whose solutions have `size` numbers.
+    ///
+    /// # Errors
+    /// `OutOfRange` for numbers out of range, `Mismatch` for bounds in the wrong order.
+    pub(crate) fn children(&self, size: usize, (seed, generation): (u64, u64)) -> Result<Children> {
+        let (name, value, most) = match self.crossover {
+            Crossover::Line(sigma) => ("line_sigma", sigma, f32::MAX),
+            Crossover::Sbx(index) => ("crossover (sbx)", index, 1e6),
+            Crossover::Uniform(rate) => ("crossover (uniform)", rate, 1.0),
+            Crossover::Holographic => ("crossover (holographic)", 0.0, 1.0),
+        };
+        for (name, value, most) in [("iso_sigma", self.iso_sigma, f32::MAX), (name, value, most)] {
+            if !(0.0..=most).contains(&value) {
+                return Err(Error::out_of_range(name, value.into(), 0.0, most.into()));
+            }
+        }
+        let (low, high) = self.bounds.unwrap_or((f32::MIN, f32::MAX));
+        if low.is_nan() || high.is_nan() || low > high {
+            return Err(Error::mismatch("bounds", format!("at least {low}"), high));
+        }
+        Ok(Children {
+            variation: *self,
+            size,
+            parents: Rng::new(seed, "evolve.parents", generation),
+            noise: Rng::new(seed, "evolve.variation", generation),
+            crossover: Rng::new(seed, "evolve.crossover", generation),
+        })
+    }
+}
+
+impl Children {
+    /// Writes the children from `first` on, a multiple of [`GROUP`], to rows. `read(at, row)` copies a parent.
+    #[inline(always)]
+    pub(crate) fn fill(
+        &self,
+        first: usize,
+        pairs: &Pairs<'_>,
+        read: impl Fn(usize, &mut [f32]),
+        rows: &mut [f32],
+    ) {
+        let size = self.size;
+        let mut numbers = memory::zeros(rows.len() / size * (size + 1));
+        normals(&self.noise, (first * (size + 1)) as u64, &mut numbers);
+        let mut second = memory::zeros(size);
+        let mut words = [0; 4];
+        let rows = rows.chunks_exact_mut(size).zip(numbers.chunks_exact(size + 1));
+        for (i, (child, numbers)) in rows.enumerate() {
+            let at = first + i;
+            let pair = match pairs {
+                Pairs::Of(count) => {
+                    // A block has the words of two children.
+                    if i % 2 == 0 {
+                        words = self.parents.block(at as u64 / 2);
+                    }
+                    [words[i % 2 * 2], words[i % 2 * 2 + 1]]
+                        .map(|word| ((u64::from(word) * *count as u64) >> 32) as usize)
+                }
+                Pairs::Given(pairs) => [pairs[2 * at] as usize, pairs[2 * at + 1] as usize],
+            };
+            read(pair[0], child);
+            read(pair[1], &mut second);
+            self.cross(at, child, &second, numbers);
+        }
+    }
+
+    /// Turns the first parent in `child` into a child.
+    #[inline(always)]
+    fn cross(&self, at: usize, child: &mut [f32], second: &[f32], numbers: &[f32]) {
+        let (size, sigma) = (self.size, self.variation.iso_sigma);
+        let (noise, line) = (&numbers[..size], numbers[size]);
+        let step = match self.variation.crossover {
+            Crossover::Line(share) => share * line,
+            Crossover::Sbx(index) => {
+                self.sbx(at, index, child, second);
+                0.0
+            }
+            Crossover::Uniform(rate) => {
+                self.each(at, child, second, |u, a, b| if u < rate { b } else { a });
+                0.0
+            }
+            Crossover::Holographic => {
+                superpose(self.crossover.uniform(at as u64), child, second);
+                0.0
+            }
+        };
+        let (low, high) = self.variation.bounds.unwrap_or((f32::MIN, f32::MAX));
+        for ((child, second), noise) in child.iter_mut().zip(second).zip(noise) {
+            let moved = *child + sigma * *noise + step * (*second - *child);
+            *child = moved.clamp(low, high);
+        }
+    }
+
+    /// `(1 + spread) / 2 a + (1 - spread) / 2 b`, where the spread has density `(index + 1) / 2 spread^index` below 1,
+    /// and the mirrored one above.
+    fn sbx(&self, at: usize, index: f32, child: &mut [f32], second: &[f32]) {
+        let power = 1.0 / (index + 1.0);
+        self.each(at, child, second, |u, a, b| {
+            let ratio = if u <= 0.5 { 2.0 * u } else { 0.5 / (1.0 - u) };
+            let spread = ratio.powf(power);
+            0.5 * ((1.0 + spread) * a + (1.0 - spread) * b)
+        });
+    }
+
+    /// Combines each number of both parents with a uniform number.
+    fn each(
+        &self,
+        at: usize,
+        child: &mut [f32],
+        second: &[f32],
+        of: impl Fn(f32, f32, f32) -> f32,
+    ) {
+        let first = at as u64 * self.size.div_ceil(4) as u64;
+        for (block, (child, second)) in child.chunks_mut(4).zip(second.chunks(4)).enumerate() {
+            let words = self.crossover.block(first + block as u64);
+            for ((child, second), word) in child.iter_mut().zip(second).zip(words) {
+                *child = of(unit(word), *child, *second);
+            }
+        }
+    }
+}
+
+/// Writes `share a + (1 - share) b`, scaled to the mean of both norms, to `a`.
+fn superpose(share: f32, a: &mut [f32], b: &[f32]) {
+    let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let wanted = 0.5 * (norm(a) + norm(b));
+    a.iter_mut().zip(b).for_each(|(a, b)| *a = share * *a + (1.0 - share) * b);
+    let got = norm(a);
+    if got > 0.0 {
+        let scale = (wanted / got) as f32;
+        a.iter_mut().for_each(|v| *v *= scale);
+    }
+}
+
 impl Archive {
     /// `count` children of random pairs of elites, `[count, solution_size]`. They depend on the archive, the seed and
     /// the generation.
@@ -49,48 +216,18 @@ impl Archive {
         &self,
         variation: &Variation,
         count: usize,
-        (seed, generation): (u64, u64),
+        stream: (u64, u64),
     ) -> Result<Vec<f32>> {
-        let elites = self.filled()?;
-        let Variation { iso_sigma, line_sigma, bounds } = *variation;
-        for (name, value) in [("iso_sigma", iso_sigma), ("line_sigma", line_sigma)] {
-            if !(0.0..=f32::MAX).contains(&value) {
-                return Err(Error::out_of_range(name, value.into(), 0.0, f32::MAX.into()));
-            }
-        }
-        let (low, high) = bounds.unwrap_or((f32::MIN, f32::MAX));
-        if low.is_nan() || high.is_nan() || low > high {
-            return Err(Error::mismatch("bounds", format!("at least {low}"), high));
-        }
-        let size = self.solution_size();
-        memory::room(
-            "children",
-            count.saturating_mul(size).saturating_mul(size_of::<f32>()) as u64,
-        )?;
+        let (size, pairs) = (self.solution_size(), Pairs::Of(self.filled()?));
+        let made = variation.children(size, stream)?;
+        let bytes = count.saturating_mul(size).saturating_mul(size_of::<f32>());
+        memory::room("children", bytes as u64)?;
         let mut children = memory::caught(|| Ok(memory::zeros(count * size)))?;
         let solutions = &self.elites().solutions;
-        let parents = Rng::new(seed, "evolve.parents", generation);
-        let noise = Rng::new(seed, "evolve.variation", generation);
-        let parent = |word: u32| {
-            let at = ((u64::from(word) * elites as u64) >> 32) as usize;
-            &solutions[at * size..][..size]
-        };
-        pool::for_each_rows(&mut children, size, SHARD, |at, children| {
-            let mut numbers = vec![0.0; children.len() / size * (size + 1)];
-            normals(&noise, (at * (size + 1)) as u64, &mut numbers);
-            let rows = children.chunks_exact_mut(size).zip(numbers.chunks_exact(size + 1));
-            let mut words = [0; 4];
-            for (i, (child, numbers)) in rows.enumerate() {
-                // A block has the words of two children.
-                if i % 2 == 0 {
-                    words = parents.block((at + i) as u64 / 2);
-                }
-                let (first, second) = (words[i % 2 * 2], words[i % 2 * 2 + 1]);
-                let pair = (parent(first), parent(second));
-                let (line, noise) = (numbers[size], &numbers[..size]);
-                iso_line(pair, (iso_sigma, line_sigma), (noise, line), child);
-                child.iter_mut().for_each(|v| *v = v.clamp(low, high));
-            }
+        let read =
+            |at: usize, row: &mut [f32]| row.copy_from_slice(&solutions[at * size..][..size]);
+        pool::for_each_rows(&mut children, size, SHARD, |at, rows| {
+            made.fill(at, &pairs, read, rows)
         });
         Ok(children)
     }

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 
-use sconce_evolve::{Archive, Batch, Method, Strategy, StrategyOptions, Variation};
+use sconce_evolve::{Archive, Batch, Crossover, Method, Strategy, StrategyOptions, Variation};
 use sconce_tensor::{Kind, pool};
 use support::{grid, rosenbrock, sphere};
 
@@ -198,7 +198,8 @@ fn a_strategy_file_that_is_cut_or_changed_is_refused() {
 #[test]
 fn children_keep_their_bounds_and_do_not_depend_on_threads() {
     let mut archive = Archive::new(&grid(&[8], &[(0.0, 1.0)], 5)).unwrap();
-    let variation = Variation { iso_sigma: 0.2, line_sigma: 0.5, bounds: Some((-1.0, 1.0)) };
+    let variation =
+        Variation { iso_sigma: 0.2, crossover: Crossover::Line(0.5), bounds: Some((-1.0, 1.0)) };
     let empty = archive.vary(&variation, 3, (1, 0)).map_err(|e| e.kind());
     assert_eq!(empty, Err(Kind::NotFound));
     let solutions: Vec<f32> = (0..40).map(|i| (i as f32 * 0.7).sin()).collect();
@@ -210,7 +211,7 @@ fn children_keep_their_bounds_and_do_not_depend_on_threads() {
     assert_eq!(children, pool::serial(|| run(1, 0)));
     assert!(children != run(2, 0) && children != run(1, 1));
     assert!(children.iter().all(|v| v.abs() <= 1.0));
-    let still = Variation { iso_sigma: 0.0, line_sigma: 0.0, bounds: None };
+    let still = Variation { iso_sigma: 0.0, crossover: Crossover::Line(0.0), bounds: None };
     for child in archive.vary(&still, 100, (1, 0)).unwrap().chunks(5) {
         assert!(solutions.chunks(5).any(|elite| elite == child));
     }

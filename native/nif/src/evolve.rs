@@ -1,6 +1,8 @@
-//! Evolution: `Sconce.Evolve.Archive` and `Sconce.Evolve.Strategy`.
+//! Evolution: archives, strategies, populations and searches of `Sconce.Evolve`.
 
 mod archive;
+mod population;
+mod search;
 mod strategy;
 
 use std::sync::{Mutex, TryLockError};

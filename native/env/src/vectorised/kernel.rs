@@ -40,10 +40,19 @@ pub(crate) struct Rules {
     pub(crate) opponent: Option<Player>,
     /// Index of the first environment, which chooses its random numbers.
     pub(crate) first: u64,
+    /// Whether all environments have the random numbers of the first one.
+    pub(crate) alike: bool,
     /// The stream of start states. Its step is the episode, its index the environment.
     pub(crate) starts: Rng,
     /// The stream of the scripted player. Its step is made of episode and step, its index is the environment.
     pub(crate) moves: Rng,
+}
+
+impl Rules {
+    /// The index by which an environment chooses its random numbers.
+    fn index(&self, env: usize) -> u64 {
+        if self.alike { self.first } else { self.first + env as u64 }
+    }
 }
 
 /// The result of a step in each environment of a block.
@@ -280,7 +289,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
             own.copy_from_slice(&shard.inputs[env * labels..][..labels]);
             let counters = &shard.counters[block];
             let time = u64::from(counters.episodes.0[i]) << 32 | u64::from(counters.steps.0[i]);
-            let words = rules.moves.at(time).block(rules.first + (shard.first + env) as u64);
+            let words = rules.moves.at(time).block(rules.index(shard.first + env));
             let seen = W::observe::<false>(shard.lane(block, i), 1);
             if let Some(player) = rules.opponent {
                 player(&seen, words, other);
@@ -359,7 +368,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
             let (mut index, mut episode) = ([0u64; LANES], [0u64; LANES]);
             for (i, env) in some.iter().enumerate() {
                 let env = *env as usize;
-                index[i] = rules.first + (shard.first + env) as u64;
+                index[i] = rules.index(shard.first + env);
                 episode[i] = u64::from(shard.counters[env / LANES].begin(env % LANES));
             }
             let words = rules.starts.blocks_at(index, episode);

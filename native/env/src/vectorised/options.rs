@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sconce_game::InputPart;
+use sconce_nn::Spec;
+use sconce_nn::spec::Heads;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,9 @@ pub struct EnvOptions {
     pub seed: u64,
     /// Index of the first environment. Environments 4 to 7 of a call are those of another call whose first one is 4.
     pub first: u64,
+    /// Whether all environments have the random numbers of the first one.
+    #[serde(skip)]
+    pub alike: bool,
     /// Treatment of an environment after the end of an episode.
     pub autoreset: Autoreset,
     /// Steps of the world after which an episode is truncated. `None` is the world's own limit. With repeated actions,
@@ -64,6 +69,7 @@ impl Default for EnvOptions {
             count: 1,
             seed: 0,
             first: 0,
+            alike: false,
             autoreset: Autoreset::default(),
             time_limit: None,
             action_repeat: 1,
@@ -120,6 +126,25 @@ impl EnvSpec {
     pub fn labels(&self) -> usize {
         self.inputs.iter().map(|part| part.kind.numbers()).sum()
     }
+
+    /// Returns an error unless policies of `spec` can play here.
+    ///
+    /// # Errors
+    /// `Mismatch` for other observations or other heads.
+    pub fn check_policy(&self, spec: &Spec) -> Result<()> {
+        let (reads, shows) = (spec.embedding.raw_width(), self.observation_size);
+        if reads != shows {
+            return Err(Error::mismatch("observation of the policy", shows, reads));
+        }
+        let wanted = Heads::of_parts(&self.inputs, spec.heads.kind);
+        let kinds = |heads: &Heads| heads.choosing().map(|head| head.kind).collect::<Vec<_>>();
+        let (wanted, got) = (kinds(&wanted), kinds(&spec.heads));
+        if wanted != got {
+            let (wanted, got) = (format!("{wanted:?}"), format!("{got:?}"));
+            return Err(Error::mismatch("heads of the policy", wanted, got));
+        }
+        Ok(())
+    }
 }
 
 impl EnvOptions {
@@ -137,6 +162,7 @@ impl EnvOptions {
             autoreset: self.autoreset,
             opponent: self.opponent.as_deref().map(|name| world.player(name)).transpose()?,
             first: self.first,
+            alike: self.alike,
             starts: Rng::new(self.seed, "env.start", 0),
             moves: Rng::new(self.seed, "env.opponent", 0),
         };

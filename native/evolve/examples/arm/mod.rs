@@ -4,7 +4,7 @@
 
 use std::f32::consts::PI;
 
-use sconce_evolve::{Archive, ArchiveOptions, Batch, SpaceOptions, Variation};
+use sconce_evolve::{Archive, ArchiveOptions, Batch, Crossover, SpaceOptions, Variation};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::trig::sin_cos_with;
 use sconce_tensor::{Result, dispatch, pool};
@@ -72,7 +72,8 @@ pub(crate) fn archive() -> Result<Archive> {
 
 /// MAP-Elites: the first batch is uniform, and the others are variations of elites.
 pub(crate) fn search(archive: &mut Archive, batches: u64, batch: usize, seed: u64) -> Result<()> {
-    let variation = Variation { iso_sigma: 0.1, line_sigma: 0.3, bounds: Some((-PI, PI)) };
+    let variation =
+        Variation { iso_sigma: 0.1, crossover: Crossover::Line(0.3), bounds: Some((-PI, PI)) };
     let (mut objectives, mut measures) = (vec![0.0; batch], vec![0.0; 2 * batch]);
     for generation in 0..batches {
         let solutions = match generation {

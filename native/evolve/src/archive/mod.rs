@@ -111,6 +111,17 @@ pub struct Elites {
     pub cells: Vec<u32>,
 }
 
+fn check_width(what: &str, got: usize, count: usize, width: usize) -> Result<()> {
+    let expected = count.saturating_mul(width);
+    match got == expected {
+        true => Ok(()),
+        false => {
+            let what = format!("numbers in the {what} of {count} candidates");
+            Err(Error::mismatch(what, expected, got))
+        }
+    }
+}
+
 /// Cells with at most one elite each.
 ///
 /// 1. `slots[cell]` is the position of the cell's elite in `elites`, and `elites.cells` is the inverse.
@@ -222,48 +233,77 @@ impl Archive {
     /// exceeds [`MOST`], and for a solution that is not finite in a candidate that exceeds the present threshold. The
     /// archive then stays as it was.
     pub fn add(&mut self, batch: Batch<'_>) -> Result<Added> {
-        let cells = self.cells_of(&batch)?;
-        let fresh = self.contenders(&batch, &cells)?;
-        let count = cells.len();
-        let row = 4 * self.solution_size + 8 * self.space.measures() + 12;
+        let Batch { solutions, objectives, measures } = batch;
+        let size = self.solution_size;
+        check_width("solutions", solutions.len(), objectives.len(), size)?;
+        let cells = self.cells_of(objectives, measures)?;
+        self.offer(objectives, measures, &cells, |at| &solutions[at * size..][..size])
+    }
+
+    /// [`add`](Self::add) for solutions that are elsewhere. `read(candidates)` returns those of some candidates, which
+    /// are all that can win.
+    ///
+    /// # Errors
+    /// Those of `add` and of `read`.
+    pub fn add_of(
+        &mut self,
+        objectives: &[f64],
+        measures: &[f64],
+        read: impl FnOnce(&[usize]) -> Result<Vec<f32>>,
+    ) -> Result<Added> {
+        let cells = self.cells_of(objectives, measures)?;
+        let can_win = |at: &usize| objectives[*at] > self.bars[cells[*at] as usize];
+        let contenders: Vec<usize> = (0..cells.len()).filter(can_win).collect();
+        let (size, solutions) = (self.solution_size, read(&contenders)?);
+        check_width("solutions", solutions.len(), contenders.len(), size)?;
+        let row = |at: usize| {
+            let place = contenders.binary_search(&at).unwrap_or(0);
+            &solutions[place * size..][..size]
+        };
+        self.offer(objectives, measures, &cells, row)
+    }
+
+    fn offer<'s>(
+        &mut self,
+        objectives: &[f64],
+        measures: &[f64],
+        cells: &[u32],
+        solution: impl Fn(usize) -> &'s [f32],
+    ) -> Result<Added> {
+        let fresh = self.contenders(objectives, cells, &solution)?;
+        let (count, width) = (cells.len(), self.space.measures());
+        let row = 4 * self.solution_size + 8 * width + 12;
         memory::room("elites", fresh.saturating_mul(row) as u64)?;
         let mut added = memory::caught(|| {
             memory::reserve(&mut self.elites.solutions, fresh * self.solution_size);
-            memory::reserve(&mut self.elites.measures, fresh * self.space.measures());
+            memory::reserve(&mut self.elites.measures, fresh * width);
             memory::reserve(&mut self.elites.objectives, fresh);
             memory::reserve(&mut self.elites.cells, fresh);
             let improvements = memory::with_capacity(count);
             Ok(Added { status: memory::with_capacity(count), improvements })
         })?;
-        for (at, (objective, cell)) in batch.objectives.iter().zip(cells).enumerate() {
-            let bar = self.bars[cell as usize];
+        for (at, (objective, cell)) in objectives.iter().zip(cells).enumerate() {
+            let bar = self.bars[*cell as usize];
             let is_open = bar == f64::NEG_INFINITY;
             added.improvements.push(if is_open { *objective } else { objective - bar });
             added.status.push(match *objective > bar {
-                true => self.store(&batch, at, cell),
+                true => {
+                    let measures = &measures[at * width..][..width];
+                    self.store(solution(at), *objective, measures, *cell)
+                }
                 false => Status::NotAdded,
             });
         }
         Ok(added)
     }
 
-    /// Checks the candidates, and returns their cells.
-    fn cells_of(&self, batch: &Batch<'_>) -> Result<Vec<u32>> {
-        let (count, measures) = (batch.objectives.len(), self.space.measures());
-        let widths = [
-            ("solutions", batch.solutions.len(), count.saturating_mul(self.solution_size)),
-            ("measures", batch.measures.len(), count.saturating_mul(measures)),
-        ];
-        for (what, got, expected) in widths {
-            if got != expected {
-                let what = format!("numbers in the {what} of {count} candidates");
-                return Err(Error::mismatch(what, expected, got));
-            }
-        }
-        if let Some((at, value)) = unbounded(batch.objectives) {
+    /// Checks objectives and measures, and returns the cells.
+    fn cells_of(&self, objectives: &[f64], measures: &[f64]) -> Result<Vec<u32>> {
+        check_width("measures", measures.len(), objectives.len(), self.space.measures())?;
+        if let Some((at, value)) = unbounded(objectives) {
             return Err(refused(format!("the objective of candidate {at}"), value));
         }
-        self.located(batch.measures, "candidate")
+        self.located(measures, "candidate")
     }
 
     /// The cells of measures, which must be finite.
@@ -283,15 +323,19 @@ impl Archive {
 
     /// Checks the solutions of candidates that exceed their threshold, and returns how many of these are in empty cells.
     /// Others cannot win, because thresholds never fall.
-    fn contenders(&self, batch: &Batch<'_>, cells: &[u32]) -> Result<usize> {
+    fn contenders<'s>(
+        &self,
+        objectives: &[f64],
+        cells: &[u32],
+        solution: &impl Fn(usize) -> &'s [f32],
+    ) -> Result<usize> {
         let mut fresh = 0;
-        for (at, (objective, cell)) in batch.objectives.iter().zip(cells).enumerate() {
+        for (at, (objective, cell)) in objectives.iter().zip(cells).enumerate() {
             if *objective <= self.bars[*cell as usize] {
                 continue;
             }
             fresh += usize::from(self.slots[*cell as usize] == EMPTY);
-            let solution = &batch.solutions[at * self.solution_size..][..self.solution_size];
-            if let Some(value) = solution.iter().find(|v| !v.is_finite()) {
+            if let Some(value) = solution(at).iter().find(|v| !v.is_finite()) {
                 let what = format!("the solution of candidate {at}");
                 return Err(Error::NonFinite { what, value: f64::from(*value) });
             }
@@ -299,11 +343,8 @@ impl Archive {
         Ok(fresh.min(self.space.cells() - self.elites.cells.len()))
     }
 
-    fn store(&mut self, batch: &Batch<'_>, at: usize, cell: u32) -> Status {
-        let objective = batch.objectives[at];
+    fn store(&mut self, solution: &[f32], objective: f64, measures: &[f64], cell: u32) -> Status {
         let (size, width) = (self.solution_size, self.space.measures());
-        let solution = &batch.solutions[at * size..][..size];
-        let measures = &batch.measures[at * width..][..width];
         self.raise(cell as usize, objective);
         self.sum.add(objective);
         self.best = Some(self.best.map_or(objective, |best| best.max(objective)));
@@ -339,15 +380,24 @@ impl Archive {
     /// # Errors
     /// `Mismatch` for another space or another size of solutions.
     pub fn merge(&mut self, other: &Archive) -> Result<Added> {
+        self.check_alike(other)?;
+        let Elites { solutions, objectives, measures, .. } = &other.elites;
+        self.add(Batch { solutions, objectives, measures })
+    }
+
+    /// Returns an error unless both archives have the same cells and solutions of one size.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    pub fn check_alike(&self, other: &Archive) -> Result<()> {
         if self.solution_size != other.solution_size {
             let (own, given) = (self.solution_size, other.solution_size);
             return Err(Error::mismatch("numbers of a solution", own, given));
         }
-        if self.space != other.space {
-            return Err(Error::mismatch("cells of the other archive", "the same", "others"));
+        match self.space == other.space {
+            true => Ok(()),
+            false => Err(Error::mismatch("cells of the other archive", "the same", "others")),
         }
-        let Elites { solutions, objectives, measures, .. } = &other.elites;
-        self.add(Batch { solutions, objectives, measures })
     }
 
     /// Positions of elites that are drawn uniformly, with replacement.
@@ -359,6 +409,17 @@ impl Archive {
         let rng = Rng::new(seed, "evolve.sample", 0);
         memory::room("a sample of elites", count.saturating_mul(8) as u64)?;
         Ok((0..count).map(|at| rng.below(at as u64, all) as usize).collect())
+    }
+
+    /// The position of the elite with the highest objective; of equal ones the first.
+    ///
+    /// # Errors
+    /// `NotFound` for an empty archive.
+    pub fn best(&self) -> Result<usize> {
+        self.filled()?;
+        let objectives = &self.elites.objectives;
+        let better = |best, at| if objectives[at] > objectives[best] { at } else { best };
+        Ok((0..objectives.len()).fold(0, better))
     }
 
     /// The number of elites, at least one.

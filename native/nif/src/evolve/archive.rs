@@ -12,7 +12,7 @@ use crate::border::{
     Answer, Data, Given, Handle, Handled, Task, call, decode, error, from_binary, inline,
 };
 
-struct ArchiveHandle(Locked<Archive>);
+pub(super) struct ArchiveHandle(Locked<Archive>);
 
 #[rustler::resource_impl]
 impl Resource for ArchiveHandle {}
@@ -29,7 +29,7 @@ impl ArchiveHandle {
         (ResourceArc::new(ArchiveHandle(Locked::new(archive))), sizes)
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut Archive) -> Result<R>) -> Result<R> {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Archive) -> Result<R>) -> Result<R> {
         self.0.with(Self::NOUN, work)
     }
 }
@@ -165,6 +165,20 @@ fn archive_elites<'a>(
     on(env, "elites", archive, reference, ANY, |archive| {
         let all: Vec<usize> = (0..archive.stats().elites).collect();
         picked(archive, &all)
+    })
+}
+
+/// The solution of the best elite. Sends `{:ok, [solution]}` by message.
+#[rustler::nif]
+fn archive_best<'a>(
+    env: Env<'a>,
+    archive: Handle<ArchiveHandle>,
+    reference: Reference<'a>,
+) -> Term<'a> {
+    on(env, "best", archive, reference, ANY, |archive| {
+        let size = archive.solution_size();
+        let solution = archive.elites().solutions[archive.best()? * size..][..size].to_vec();
+        Ok(vec![Column::F32(solution)])
     })
 }
 

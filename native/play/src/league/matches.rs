@@ -13,7 +13,7 @@ use sconce_tensor::{Error, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use super::elo::{Rating, ratings};
-use crate::rollout::{Frozen, Outcome, Seated, Seen, fits, score};
+use crate::rollout::{Frozen, Outcome, Seated, Seen, score};
 use crate::side_by_side::side_by_side;
 
 /// The most players of a call.
@@ -107,7 +107,7 @@ fn checked(players: &[Frozen], env: &EnvOptions, tournament: Tournament) -> Resu
         }
     }
     players.iter().try_for_each(|player| match player {
-        Frozen::Learned(policy) => fits(policy.spec(), &spec),
+        Frozen::Learned(policy) => spec.check_policy(policy.spec()),
         Frozen::Scripted(_) => Ok(()),
     })
 }

@@ -26,7 +26,7 @@ pub use choice::Choice;
 pub use standing::{Faced, Standing};
 
 use crate::options::LeagueOptions;
-use crate::rollout::{Frozen, Match, MemberId, fits};
+use crate::rollout::{Frozen, Match, MemberId};
 use standing::START;
 
 /// Begin of the names of past selves' files.
@@ -125,7 +125,7 @@ impl League {
             return Err(changed(format!("past self {}", path.display())));
         }
         let policy = Policy::load(&path)?;
-        fits(policy.spec(), env)?;
+        env.check_policy(policy.spec())?;
         Ok(Frozen::Learned(Arc::new(policy)))
     }
 
@@ -288,7 +288,7 @@ fn given(name: &str, env: &EnvSpec) -> Result<(Frozen, Option<String>)> {
     }
     let path = Path::new(name);
     let policy = Policy::load(path)?;
-    fits(policy.spec(), env)?;
+    env.check_policy(policy.spec())?;
     Ok((Frozen::Learned(Arc::new(policy)), Some(of_file(path)?)))
 }
 

@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 
 use sconce_env::{EnvOptions, EnvSpec, Episode, Normaliser};
 use sconce_nn::Policy;
-use sconce_nn::spec::{Heads, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
@@ -89,7 +88,7 @@ impl Player {
 
     fn seated(options: &EnvOptions, policy: &Policy, self_play: Option<f64>) -> Result<Self> {
         let spec = sconce_env::spec(options)?;
-        fits(policy.spec(), &spec)?;
+        spec.check_policy(policy.spec())?;
         let (count, number) = (options.count, shards(options.count));
         let (mut all, mut rows) = (Vec::with_capacity(number), 0);
         for i in 0..number {
@@ -115,7 +114,7 @@ impl Player {
     /// `Mismatch` for a Spec that does not fit the environments; `Unavailable` for environments, heads or a policy without
     /// a form on a card.
     pub fn on_card(options: &EnvOptions, policy: &Policy, steps: usize) -> Result<Self> {
-        fits(policy.spec(), &sconce_env::spec(options)?)?;
+        sconce_env::spec(options)?.check_policy(policy.spec())?;
         let card = CardPlayer::new(options, policy, steps)?;
         let (spec, rows, seed) = (card.spec().clone(), card.rows(), options.seed);
         Ok(Player { shards: vec![], card: Some(card), spec, seed, rows, steps: 0 })
@@ -262,20 +261,4 @@ impl Player {
         }
         Ok(all)
     }
-}
-
-/// Returns an error unless policies of `spec` can play in these environments.
-pub(crate) fn fits(spec: &Spec, env: &EnvSpec) -> Result<()> {
-    let (reads, shows) = (spec.embedding.raw_width(), env.observation_size);
-    if reads != shows {
-        return Err(Error::mismatch("observation of the policy", shows, reads));
-    }
-    let wanted = Heads::of_parts(&env.inputs, spec.heads.kind);
-    let kinds = |heads: &Heads| heads.choosing().map(|head| head.kind).collect::<Vec<_>>();
-    let (wanted, got) = (kinds(&wanted), kinds(&spec.heads));
-    if wanted != got {
-        let (wanted, got) = (format!("{wanted:?}"), format!("{got:?}"));
-        return Err(Error::mismatch("heads of the policy", wanted, got));
-    }
-    Ok(())
 }

@@ -1,0 +1,265 @@
+//! The numbers of all individuals in memory, in blocks of [`LANES`] individuals.
+
+use half::bf16;
+use sconce_ops::Activation;
+use sconce_tensor::simd::LANES;
+use sconce_tensor::{Result, memory, pool};
+use serde::{Deserialize, Serialize};
+
+use super::kernel::{Cell, Dense, Lanes, apply};
+use super::network::{Layer, Network};
+use crate::noise::GROUP;
+
+/// Individuals of a shard of parallel work: whole blocks, and whole groups of random numbers.
+pub(super) const SHARD: usize = 2 * GROUP;
+/// Blocks of a shard.
+const BLOCKS: usize = SHARD / LANES;
+
+/// The type of stored weights. Biases are always f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Storage {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit floats with the exponent of f32.
+    Bf16,
+    /// 8-bit integers with a scale for each row of weights of each individual: its largest magnitude is 127.
+    Int8,
+}
+
+/// Weights `[blocks, weights]`, and biases and scales `[blocks, rows]`.
+#[derive(Debug, Clone)]
+pub(super) struct Cells<C> {
+    weights: Vec<C>,
+    biases: Vec<Lanes>,
+    /// Empty for factors of 1.
+    scales: Vec<Lanes>,
+}
+
+/// [`Cells`] of each type.
+#[derive(Debug, Clone)]
+pub(super) enum Stored {
+    F32(Cells<Lanes>),
+    Bf16(Cells<[bf16; LANES]>),
+    Int8(Cells<[i8; LANES]>),
+}
+
+/// Calls a generic function with the cells of any type.
+macro_rules! with {
+    ($stored:expr, $cells:ident => $body:expr) => {
+        match $stored {
+            Stored::F32($cells) => $body,
+            Stored::Bf16($cells) => $body,
+            Stored::Int8($cells) => $body,
+        }
+    };
+}
+
+impl Storage {
+    /// Bytes of an individual.
+    pub fn bytes(self, network: &Network) -> usize {
+        let (weights, rows) = (network.weights(), network.rows());
+        match self {
+            Storage::F32 => 4 * (weights + rows),
+            Storage::Bf16 => 2 * weights + 4 * rows,
+            Storage::Int8 => weights + 8 * rows,
+        }
+    }
+}
+
+impl Stored {
+    /// Zeros for `blocks` blocks.
+    pub(super) fn new(storage: Storage, network: &Network, blocks: usize) -> Result<Self> {
+        let bytes = storage.bytes(network).saturating_mul(LANES).saturating_mul(blocks);
+        memory::room("a population", bytes as u64)?;
+        memory::caught(|| {
+            Ok(match storage {
+                Storage::F32 => Stored::F32(Cells::new([0.0; LANES], network, blocks)),
+                Storage::Bf16 => Stored::Bf16(Cells::new([bf16::ZERO; LANES], network, blocks)),
+                Storage::Int8 => Stored::Int8(Cells::new([0; LANES], network, blocks)),
+            })
+        })
+    }
+
+    pub(super) fn storage(&self) -> Storage {
+        match self {
+            Stored::F32(_) => Storage::F32,
+            Stored::Bf16(_) => Storage::Bf16,
+            Stored::Int8(_) => Storage::Int8,
+        }
+    }
+
+    /// Reads the first individuals of a block into solutions, at most [`LANES`].
+    pub(super) fn read(&self, network: &Network, block: usize, solutions: &mut [f32]) {
+        with!(self, cells => cells.read(network, block, solutions));
+    }
+
+    /// Computes the activations of a block. `units` begin with the observations.
+    pub(super) fn forward(&self, network: &Network, block: usize, units: &mut [Lanes]) {
+        with!(self, cells => cells.forward(network, block, units));
+    }
+
+    /// Calls `fill(first, rows)` for each shard of individuals, in parallel: it writes the solutions `[rows, size]` of
+    /// the individuals from `first` on.
+    pub(super) fn fill(
+        &mut self,
+        network: &Network,
+        count: usize,
+        fill: impl Fn(usize, &mut [f32]) + Sync + Send,
+    ) {
+        with!(self, cells => cells.fill(network, count, fill));
+    }
+
+    /// Writes solutions to the first individuals of a block. The others become zeros.
+    pub(super) fn write(&mut self, network: &Network, block: usize, solutions: &[f32]) {
+        with!(self, cells => cells.part(network, block).write(network, solutions));
+    }
+}
+
+/// A block of [`Cells`], or several.
+struct Part<'a, C> {
+    weights: &'a mut [C],
+    biases: &'a mut [Lanes],
+    scales: &'a mut [Lanes],
+}
+
+impl<C: Cell> Cells<C> {
+    fn new(zero: C, network: &Network, blocks: usize) -> Self {
+        let rows = blocks * network.rows();
+        Cells {
+            weights: memory::repeated(zero, blocks * network.weights()),
+            biases: memory::repeated([0.0; LANES], rows),
+            scales: memory::repeated([0.0; LANES], if C::SCALED { rows } else { 0 }),
+        }
+    }
+
+    fn part(&mut self, network: &Network, block: usize) -> Part<'_, C> {
+        let (weights, rows) = (network.weights(), network.rows());
+        let scaled = if C::SCALED { rows } else { 0 };
+        Part {
+            weights: &mut self.weights[block * weights..][..weights],
+            biases: &mut self.biases[block * rows..][..rows],
+            scales: &mut self.scales[block * scaled..][..scaled],
+        }
+    }
+
+    fn layer(&self, network: &Network, block: usize, layer: &Layer) -> Dense<'_, C> {
+        let (numbers, outputs) = (layer.inputs() * layer.outputs(), layer.outputs());
+        let rows = block * network.rows() + layer.biases;
+        Dense {
+            weights: &self.weights[block * network.weights() + layer.weights..][..numbers],
+            biases: &self.biases[rows..][..outputs],
+            scales: if C::SCALED { &self.scales[rows..][..outputs] } else { &[] },
+        }
+    }
+
+    fn forward(&self, network: &Network, block: usize, units: &mut [Lanes]) {
+        for layer in &network.layers {
+            let (before, after) = units.split_at_mut(layer.to.start);
+            let y = &mut after[..layer.outputs()];
+            apply(&self.layer(network, block, layer), &before[layer.from.clone()], y);
+            if layer.activation != Activation::None {
+                layer.activation.apply(y.as_flattened_mut());
+            }
+        }
+    }
+
+    fn read(&self, network: &Network, block: usize, solutions: &mut [f32]) {
+        let size = network.size();
+        for layer in &network.layers {
+            let (dense, place, inputs) =
+                (self.layer(network, block, layer), layer.place(), layer.inputs());
+            for (row, cells) in dense.weights.chunks_exact(inputs).enumerate() {
+                let scale = dense.scales.get(row).copied().unwrap_or([1.0; LANES]);
+                for (at, cell) in cells.iter().enumerate() {
+                    let weights = cell.wide();
+                    for (lane, solution) in solutions.chunks_exact_mut(size).enumerate() {
+                        solution[place.start + row * inputs + at] = weights[lane] * scale[lane];
+                    }
+                }
+            }
+            for (at, bias) in dense.biases.iter().enumerate() {
+                for (lane, solution) in solutions.chunks_exact_mut(size).enumerate() {
+                    solution[place.end + at] = bias[lane];
+                }
+            }
+        }
+    }
+
+    fn fill(
+        &mut self,
+        network: &Network,
+        count: usize,
+        fill: impl Fn(usize, &mut [f32]) + Sync + Send,
+    ) {
+        let (weights, rows, size) = (network.weights(), network.rows(), network.size());
+        let scaled = if C::SCALED { rows } else { 0 };
+        let mut scales = self.scales.chunks_mut((BLOCKS * scaled).max(1));
+        let parts = self
+            .weights
+            .chunks_mut(BLOCKS * weights)
+            .zip(self.biases.chunks_mut(BLOCKS * rows))
+            .map(|(weights, biases)| {
+                let scales = scales.next().unwrap_or_default();
+                Part { weights, biases, scales }
+            });
+        pool::hand_out(parts.collect(), |at, mut part| {
+            let first = at * SHARD;
+            let mut solutions = memory::zeros(SHARD.min(count - first) * size);
+            fill(first, &mut solutions);
+            for (block, solutions) in solutions.chunks(LANES * size).enumerate() {
+                part.block(network, block).write(network, solutions);
+            }
+        });
+    }
+}
+
+impl<C: Cell> Part<'_, C> {
+    fn block(&mut self, network: &Network, block: usize) -> Part<'_, C> {
+        let (weights, rows) = (network.weights(), network.rows());
+        let scaled = if C::SCALED { rows } else { 0 };
+        Part {
+            weights: &mut self.weights[block * weights..][..weights],
+            biases: &mut self.biases[block * rows..][..rows],
+            scales: &mut self.scales[block * scaled..][..scaled],
+        }
+    }
+
+    /// Writes solutions to the first lanes. The others become zeros.
+    fn write(&mut self, network: &Network, solutions: &[f32]) {
+        let size = network.size();
+        let rows: [&[f32]; LANES] = std::array::from_fn(|lane| {
+            solutions.get(lane * size..(lane + 1) * size).unwrap_or(&[])
+        });
+        let number = |at: usize| rows.map(|row| row.get(at).copied().unwrap_or(0.0));
+        for layer in &network.layers {
+            let (place, inputs) = (layer.place(), layer.inputs());
+            let cells = self.weights[layer.weights..][..place.len()].chunks_exact_mut(inputs);
+            for (row, cells) in cells.enumerate() {
+                let first = place.start + row * inputs;
+                let mut factor = [1.0; LANES];
+                if C::SCALED {
+                    let mut largest = [0.0f32; LANES];
+                    for at in first..first + inputs {
+                        let own = number(at);
+                        (0..LANES).for_each(|i| largest[i] = largest[i].max(own[i].abs()));
+                    }
+                    // The inverse of a smaller scale could be infinite. Such a row becomes 0.
+                    let scale = largest.map(|largest| {
+                        let scale = largest / 127.0;
+                        if scale >= f32::MIN_POSITIVE { scale } else { 0.0 }
+                    });
+                    factor = scale.map(|scale| if scale > 0.0 { 1.0 / scale } else { 0.0 });
+                    self.scales[layer.biases + row] = scale;
+                }
+                for (at, cell) in cells.iter_mut().enumerate() {
+                    let own = number(first + at);
+                    *cell = C::of(std::array::from_fn(|i| own[i] * factor[i]));
+                }
+            }
+            let biases = &mut self.biases[layer.biases..][..layer.outputs()];
+            biases.iter_mut().enumerate().for_each(|(at, bias)| *bias = number(place.end + at));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Searches: strategies that solve environments, archives that fill, and searches that are resumed.
+#![allow(clippy::disallowed_methods)]
+
+use sconce_env::{EnvOptions, spec};
+use sconce_evolve::{
+    Archive, ArchiveOptions, Crossover, EmitterOptions, Episodes, Measure, Method, Network,
+    Progress, Ranking, RunOptions, Search, SearchOptions, Selection, Source, SpaceOptions, Storage,
+    StrategyOptions, Variation,
+};
+use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, MlpActivation, MlpConfig, Spec};
+use sconce_tensor::{Kind, pool};
+
+fn policies(env: &str, hidden: usize) -> Spec {
+    let env = spec(&EnvOptions { env: env.into(), ..EnvOptions::default() }).unwrap();
+    let mut heads = Heads::of_parts(&env.inputs, HeadsKind::Independent);
+    heads.parts.iter_mut().for_each(|part| part.hidden_size = 0);
+    let mlp = MlpConfig {
+        hidden_sizes: vec![hidden],
+        layer_norm: false,
+        residual: false,
+        activation: MlpActivation::Tanh,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    Spec {
+        embedding: Embedding::vector(env.observation_size),
+        backbone: Backbone::Mlp(mlp),
+        heads,
+        critic: None,
+    }
+}
+
+fn episodes(env: &str, episodes: u32, measures: &[Measure]) -> Episodes {
+    let env = EnvOptions { env: env.into(), seed: 7, ..EnvOptions::default() };
+    Episodes { env, episodes, same_starts: true, measures: measures.to_vec() }
+}
+
+fn options(source: Source, batch: usize) -> SearchOptions {
+    let storage = Storage::F32;
+    SearchOptions { source, batch, storage, sigma: 1.0, seed: 1, new_starts: false }
+}
+
+fn strategy(method: Method, population: usize, sigma: f64) -> Source {
+    let population = Some(population);
+    Source::Strategy(StrategyOptions { method, population, sigma, learning_rate: 0.05, seed: 2 })
+}
+
+fn elites() -> Source {
+    let variation = Variation { iso_sigma: 0.1, crossover: Crossover::Line(0.2), bounds: None };
+    Source::Elites { variation, selection: Selection::Uniform }
+}
+
+fn archive(size: usize, learning_rate: f64, threshold_min: Option<f64>) -> Archive {
+    let ranges = vec![(-2.4, 2.4), (0.0, 1.0)];
+    Archive::new(&ArchiveOptions {
+        space: SpaceOptions::Grid { dimensions: vec![20, 20], ranges },
+        solution_size: size,
+        learning_rate,
+        threshold_min,
+        offset: 0.0,
+    })
+    .unwrap()
+}
+
+/// Final position of the cart, and the share of pushes to the right.
+const CART: [Measure; 2] = [Measure::Final(0), Measure::Input(0)];
+
+#[test]
+fn strategies_solve_cart_pole() {
+    for (method, sigma) in [
+        (Method::OpenAiEs, 0.1),
+        (Method::Snes, 0.5),
+        (Method::SepCmaEs, 0.5),
+        (Method::CmaEs, 0.5),
+    ] {
+        let spec = policies("cart_pole", 8);
+        let options =
+            SearchOptions { new_starts: true, ..options(strategy(method, 64, sigma), 64) };
+        let mut search =
+            Search::new(&spec, &options, &episodes("cart_pole", 4, &[]), None).unwrap();
+        let mut mean = 0.0;
+        for _ in 0..100 {
+            mean = search.run(None, 1, || false).unwrap().mean;
+            if mean >= 475.0 {
+                break;
+            }
+        }
+        assert!(mean >= 475.0, "{method:?}: {mean}");
+    }
+}
+
+#[test]
+fn a_strategy_swings_the_pendulum_up() {
+    let spec = policies("pendulum", 8);
+    let options =
+        SearchOptions { new_starts: true, ..options(strategy(Method::SepCmaEs, 64, 0.5), 64) };
+    let mut search = Search::new(&spec, &options, &episodes("pendulum", 8, &[]), None).unwrap();
+    let mut best = f64::NEG_INFINITY;
+    for _ in 0..200 {
+        best = best.max(search.run(None, 1, || false).unwrap().mean);
+        if best >= -250.0 {
+            break;
+        }
+    }
+    assert!(best >= -250.0, "{best}");
+}
+
+fn fill(source: Source, learning_rate: f64, threshold_min: Option<f64>) -> (Archive, Progress) {
+    let spec = policies("cart_pole", 4);
+    let mut archive = archive(Network::of(&spec).unwrap().size(), learning_rate, threshold_min);
+    let episodes = episodes("cart_pole", 1, &CART);
+    let mut search = Search::new(&spec, &options(source, 200), &episodes, Some(&archive)).unwrap();
+    let progress = search.run(Some(&mut archive), 30, || false).unwrap();
+    (archive, progress)
+}
+
+#[test]
+fn every_source_fills_an_archive_with_what_its_elites_do() {
+    let tournament = Selection::Tournament { size: 4, novelty: 0.5, nearest: 5 };
+    let variation = Variation { iso_sigma: 0.1, crossover: Crossover::Line(0.2), bounds: None };
+    let emitters = |method, ranking| {
+        Source::Emitters(EmitterOptions { count: 5, method, sigma: 0.5, ranking })
+    };
+    for (source, learning_rate, threshold_min) in [
+        (elites(), 1.0, None),
+        (Source::Elites { variation, selection: tournament }, 1.0, None),
+        (emitters(Method::CmaEs, Ranking::TwoStage), 1.0, None),
+        (emitters(Method::SepCmaEs, Ranking::Improvement), 0.1, Some(0.0)),
+    ] {
+        let (archive, progress) = fill(source.clone(), learning_rate, threshold_min);
+        let stats = archive.stats();
+        assert!(stats.elites >= 20, "{source:?}: {}", stats.elites);
+        assert_eq!((progress.generation, progress.evaluations), (30, 6000));
+        assert!(progress.added >= stats.elites as u64);
+        assert_eq!(progress.best.unwrap(), stats.best.unwrap());
+        // An elite, played again, does what it claims.
+        let spec = policies("cart_pole", 4);
+        let made = sconce_evolve::PopulationOptions {
+            count: stats.elites,
+            storage: Storage::F32,
+            sigma: 0.0,
+            seed: 0,
+        };
+        let mut again = sconce_evolve::Population::new(&spec, &made, None).unwrap();
+        again.write(0, &archive.elites().solutions).unwrap();
+        let played = again.episodes(&episodes("cart_pole", 1, &CART)).unwrap();
+        assert_eq!(played.returns, archive.elites().objectives);
+        assert_eq!(played.measures, archive.elites().measures);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    pool::set_threads(1).unwrap();
+    let one = fill(elites(), 1.0, None);
+    pool::set_threads(2).unwrap();
+    let two = fill(elites(), 1.0, None);
+    assert_eq!(one.0, two.0);
+}
+
+#[test]
+fn a_resumed_search_equals_one_that_was_never_interrupted() {
+    let emitters = EmitterOptions {
+        count: 2,
+        method: Method::SepCmaEs,
+        sigma: 0.5,
+        ranking: Ranking::TwoStage,
+    };
+    for source in [elites(), Source::Emitters(emitters)] {
+        let spec = policies("cart_pole", 4);
+        let size = Network::of(&spec).unwrap().size();
+        let (options, episodes) = (options(source, 100), episodes("cart_pole", 1, &CART));
+        let new =
+            |archive: &Archive| Search::new(&spec, &options, &episodes, Some(archive)).unwrap();
+        let mut whole = archive(size, 1.0, None);
+        let mut search = new(&whole);
+        search.run(Some(&mut whole), 20, || false).unwrap();
+
+        let folder = tempfile::tempdir().unwrap();
+        let mut part = archive(size, 1.0, None);
+        let mut first = new(&part);
+        first.run(Some(&mut part), 8, || false).unwrap();
+        first.save(folder.path(), Some(&part)).unwrap();
+        let mut part = Search::archive(folder.path()).unwrap().unwrap();
+        let mut second = new(&part);
+        second.resume(folder.path()).unwrap();
+        let progress = second.run(Some(&mut part), 12, || false).unwrap();
+        assert_eq!((progress.generation, progress.evaluations), (20, 2000));
+        assert_eq!(part, whole);
+    }
+}
+
+#[test]
+fn a_state_is_whole_or_the_one_before_stays() {
+    let spec = policies("cart_pole", 4);
+    let size = Network::of(&spec).unwrap().size();
+    let (options, episodes) = (options(elites(), 50), episodes("cart_pole", 1, &CART));
+    let mut own = archive(size, 1.0, None);
+    let mut search = Search::new(&spec, &options, &episodes, Some(&own)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunOptions { generations: 5, save_seconds: 0.0 };
+    let events = std::cell::RefCell::new(vec![]);
+    let tell = |event| events.borrow_mut().push(event);
+    let report = search.execute(Some(&mut own), folder.path(), &run, tell, || false).unwrap();
+    assert_eq!((report.progress.generation, report.stopped), (5, "done"));
+    let last = *events.borrow().last().unwrap();
+    assert_eq!((last.step, last.elites, last.left_s), (5, Some(own.stats().elites), 0.0));
+    assert!((report.progress.stages.shares().iter().sum::<f64>() - 1.0).abs() < 1e-9);
+    assert_eq!(Search::archive(folder.path()).unwrap().unwrap(), own);
+    // The slot that the next save writes is damaged, as by a kill: the state stays.
+    let names = ["archive-a.safetensors", "archive-b.safetensors"];
+    let index = std::fs::read_to_string(folder.path().join("search.json")).unwrap();
+    let other = names[usize::from(index.contains("\"slot\":\"a\""))];
+    std::fs::write(folder.path().join(other), "cut").unwrap();
+    assert_eq!(Search::archive(folder.path()).unwrap().unwrap(), own);
+    // A damaged index is named, and a save mends it.
+    std::fs::write(folder.path().join("search.json"), "{").unwrap();
+    assert_eq!(search.resume(folder.path()).map_err(|e| e.kind()), Err(Kind::Corrupt));
+    search.save(folder.path(), Some(&own)).unwrap();
+    assert_eq!(Search::archive(folder.path()).unwrap().unwrap(), own);
+    let stopped = search.execute(
+        Some(&mut own),
+        folder.path(),
+        &RunOptions { generations: 9, ..run },
+        |_| {},
+        || true,
+    );
+    assert_eq!(stopped.unwrap().stopped, "stopped");
+}
+
+#[test]
+fn a_stop_ends_a_search_between_generations() {
+    let spec = policies("cart_pole", 4);
+    let source = strategy(Method::Snes, 20, 0.5);
+    let episodes = episodes("cart_pole", 1, &[]);
+    let mut search = Search::new(&spec, &options(source, 20), &episodes, None).unwrap();
+    let mut asked = 0;
+    let progress = search.run(None, 100, || {
+        asked += 1;
+        asked > 3
+    });
+    assert_eq!(progress.unwrap().generation, 3);
+    assert_eq!(search.mean().unwrap().len(), search.population().network().size());
+}
+
+#[test]
+fn invalid_searches_are_named() {
+    let spec = policies("cart_pole", 4);
+    let size = Network::of(&spec).unwrap().size();
+    let made = archive(size, 1.0, None);
+    let said = |options: &SearchOptions, episodes: &Episodes, archive: Option<&Archive>| {
+        let made = Search::new(&spec, options, episodes, archive);
+        made.err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let own = options(elites(), 100);
+    let with = episodes("cart_pole", 1, &CART);
+    assert_eq!(said(&own, &with, Some(&made)), "");
+    let missing = "archive: expected one, for elites and emitters, got none";
+    assert_eq!(said(&own, &with, None), missing);
+    let few = episodes("cart_pole", 1, &CART[..1]);
+    assert_eq!(said(&own, &few, Some(&made)), "measures: expected 2, got 1");
+    let narrow = archive(size - 1, 1.0, None);
+    let wanted = format!("numbers of a solution of the archive: expected {size}, got {}", size - 1);
+    assert_eq!(said(&own, &with, Some(&narrow)), wanted);
+    assert_eq!(said(&options(elites(), 0), &with, Some(&made)), "batch: 0 is outside 1..1048576");
+    let emitters = |count| {
+        let (method, ranking) = (Method::Snes, Ranking::TwoStage);
+        options(Source::Emitters(EmitterOptions { count, method, sigma: 0.5, ranking }), 100)
+    };
+    let wanted = "batch: expected a multiple of 3 emitters, got 100";
+    assert_eq!(said(&emitters(3), &with, Some(&made)), wanted);
+    assert_eq!(said(&emitters(0), &with, Some(&made)), "emitters (count): 0 is outside 1..1024");
+    let folder = tempfile::tempdir().unwrap();
+    let mut search = Search::new(&spec, &own, &with, Some(&made)).unwrap();
+    assert_eq!(search.resume(folder.path()).map_err(|e| e.kind()), Err(Kind::NotFound));
+    search.save(folder.path(), Some(&made)).unwrap();
+    let mut other = Search::new(&spec, &emitters(2), &with, Some(&made)).unwrap();
+    let said = other.resume(folder.path()).map_err(|e| e.to_string());
+    assert_eq!(said, Err("strategies of the saved search: expected 2, got 0".into()));
+}
