@@ -30,7 +30,7 @@ defmodule Sconce.OddTermsTest do
   }
 
   alias Sconce.Env.CartPole
-  alias Sconce.Evolve.{Archive, Strategy}
+  alias Sconce.Evolve.{Archive, Population, Search, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -68,6 +68,15 @@ defmodule Sconce.OddTermsTest do
     {:ok, archive} = Archive.new(cells)
     {:ok, _added} = Archive.add(archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]])
     {:ok, strategy} = Strategy.new([0.0, 1.0], population: 4)
+    small = Population.spec(:cart_pole, hidden_sizes: [2])
+    {:ok, population} = Population.new(small, count: 3)
+    {:ok, solved} = Population.policy(small, List.duplicate(0.5, population.size))
+    {:ok, search} = Search.new(small, :cart_pole, source: :snes, batch: 4)
+
+    {:ok, evolving} =
+      Sconce.Evolve.Run.start_link(search, out: Path.join(dir, "evolve"), generations: 2)
+
+    {:ok, evolved} = Sconce.Evolve.Run.await(evolving)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -89,6 +98,11 @@ defmodule Sconce.OddTermsTest do
        range: range,
        archive: archive,
        strategy: strategy,
+       population: population,
+       solved: solved,
+       search: search,
+       evolving: evolving,
+       evolved: evolved,
        endpoint: endpoint,
        counter: counter,
        gauge: gauge,
@@ -173,6 +187,7 @@ defmodule Sconce.OddTermsTest do
       {Env, :steps, [env]},
       {Env, :trace, [policy, :cart_pole, [episodes: 1]]},
       {Archive, :add, [context.archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]]]},
+      {Archive, :best, [context.archive]},
       {Archive, :elites, [context.archive]},
       {Archive, :load, [@nowhere, []]},
       {Archive, :merge, [context.archive, context.archive]},
@@ -185,6 +200,34 @@ defmodule Sconce.OddTermsTest do
       {Archive, :svg, [context.archive, []]},
       {Archive, :vary, [context.archive, 2, [seed: 1]]},
       {Archive, :write, [context.archive, @nowhere, []]},
+      {Sconce.Evolve.Progress, :follow, [context.evolving, [terminal: false]]},
+      {Sconce.Evolve.Progress, :new, [[terminal: false]]},
+      {Sconce.Evolve.Progress, :summary, [context.evolved]},
+      {Sconce.Evolve.Progress, :write,
+       [Sconce.Evolve.Progress.new(terminal: false), %{event: :done}]},
+      {Sconce.Evolve.Run, :await, [context.evolving, 10]},
+      {Sconce.Evolve.Run, :info, [context.evolving]},
+      {Sconce.Evolve.Run, :start_link, [context.search, [out: @nowhere, generations: 1]]},
+      {Sconce.Evolve.Run, :stop, [context.evolving]},
+      {Sconce.Evolve.Run, :subscribe, [context.evolving]},
+      {Population, :episodes, [context.population, :cart_pole, [measures: [:length]]]},
+      {Population, :forward, [context.population, [0.1, 0.2, 0.3, 0.4]]},
+      {Population, :new, [spec, [count: 2, sigma: 0.1]]},
+      {Population, :policy, [context.solved.spec, List.duplicate(0.5, context.population.size)]},
+      {Population, :read, [context.population, [0, 2]]},
+      {Population, :solution, [context.solved, [as: :binaries]]},
+      {Population, :spec, [:cart_pole, [hidden_sizes: [2]]]},
+      {Population, :vary, [context.population, [iso_sigma: 0.1]]},
+      {Population, :write,
+       [context.population, 1, [List.duplicate(0.5, context.population.size)]]},
+      {Search, :new, [context.solved.spec, :cart_pole, [source: :snes, batch: 4]]},
+      {Search, :plan, [context.search, 3]},
+      {Search, :policy, [context.search]},
+      {Search, :resume, [context.search, @nowhere]},
+      {Search, :run, [context.search, 1]},
+      {Search, :save, [context.search, @nowhere]},
+      {Search, :size, [context.solved.spec]},
+      {Search, :sweep, [fn _batch -> {:ok, context.search} end, [4], 0.01]},
       {Strategy, :ask, [context.strategy]},
       {Strategy, :best, [context.strategy]},
       {Strategy, :info, [context.strategy]},

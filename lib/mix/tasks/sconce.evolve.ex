@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Evolve do
-  alias Sconce.{Figures, Files, Policy, Switches, Text}
+  alias Sconce.{Env, Figures, Files, Policy, Switches, Text}
   alias Sconce.Evolve.{Archive, Progress, Run, Search, Settings}
   alias Sconce.Trainer.Signals
 
@@ -155,7 +155,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
     search = answer(fn -> Settings.search(opts) end)
     prepare(kind, search, opts, args)
     report = answer(fn -> Signals.stopping(fn -> follow(search, opts) end) end)
-    written = files(search, opts[:out])
+    written = files(search, opts)
     say([Progress.summary(report), for(path <- written, do: ["\nfile  ", Text.printable(path)])])
   end
 
@@ -205,16 +205,23 @@ defmodule Mix.Tasks.Sconce.Evolve do
          do: Progress.follow(run, note: "TERM, HUP and QUIT end the run with its state saved")
   end
 
-  defp files(search, out) do
+  defp files(search, opts) do
+    out = opts[:out]
     best = Path.join(out, "best.safetensors")
 
     answer(fn ->
       with {:ok, policy} <- Search.policy(search),
-           notes = %{"env" => to_string(search.env)},
-           :ok <- Policy.save(policy, best, notes: notes),
+           :ok <- Policy.save(policy, best, notes: %{"env" => world(search.env, opts)}),
            {:ok, pictures} <- archive(search.archive, out),
            do: {:ok, [best | pictures]}
     end)
+  end
+
+  # `mix sconce.play` plays in the same world.
+  defp world(env, opts) do
+    names = Keyword.keys(Env.Catalogue.schema(:spec)) -- [:reward_weights]
+    given = for name <- names, value = opts[name], into: %{}, do: {to_string(name), value}
+    Map.put(given, "env", to_string(env))
   end
 
   defp archive(nil, _out), do: {:ok, []}

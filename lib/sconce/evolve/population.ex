@@ -74,7 +74,8 @@ defmodule Sconce.Evolve.Population do
   """
   @spec spec(Env.name(), keyword) :: Spec.t()
   def spec(env, opts \\ []) do
-    {world, own} = Keyword.split(opts, Keyword.keys(Env.Catalogue.schema(:spec)))
+    {world, own} =
+      opts |> Options.keyword!() |> Keyword.split(Keyword.keys(Env.Catalogue.schema(:spec)))
 
     case Env.spec(env, world) do
       {:ok, env} ->
@@ -104,7 +105,7 @@ defmodule Sconce.Evolve.Population do
   """
   @spec new(Spec.t() | keyword, keyword) :: {:ok, t} | {:error, Error.t()}
   def new(spec, opts) do
-    {mean, opts} = Keyword.pop(opts, :mean)
+    {mean, opts} = opts |> Options.keyword!() |> Keyword.pop(:mean)
     opts = Options.validate!(opts, @new ++ Tensors.schema())
     form = Tensors.form!(opts[:as])
     spec = Spec.new(spec)
@@ -156,15 +157,23 @@ defmodule Sconce.Evolve.Population do
   end
 
   defp positions(at) do
-    is_list(at) || Options.argument!("individuals", at, "a list of integers from 0")
+    (proper?(at) and Enum.all?(at, &index?/1)) ||
+      Options.argument!("individuals", at, "a list of integers from 0")
 
-    for i <- at, into: <<>> do
-      i in 0..(2 ** 32 - 1) ||
-        Options.argument!("individuals", at, "a list of integers from 0")
-
-      <<i::32-little>>
-    end
+    for i <- at, into: <<>>, do: <<i::32-little>>
   end
+
+  defp pairs(parents) do
+    pair? = fn pair -> match?({a, b} when is_integer(a) and is_integer(b), pair) end
+
+    (proper?(parents) and Enum.all?(parents, pair?)) ||
+      Options.argument!("parents", parents, "a list of pairs of individuals")
+
+    positions(for {a, b} <- parents, i <- [a, b], do: i)
+  end
+
+  defp proper?(list), do: is_list(list) and List.improper?(list) == false
+  defp index?(i), do: is_integer(i) and i in 0..(2 ** 32 - 1)
 
   @doc """
   Writes solutions `{individuals, size}` from an individual on.
@@ -178,7 +187,7 @@ defmodule Sconce.Evolve.Population do
   """
   @spec write(t, non_neg_integer, tensor) :: :ok | {:error, Error.t()}
   def write(%__MODULE__{ref: ref} = population, first, solutions) do
-    first in 0..(2 ** 32) || Options.argument!("first", first, "an integer from 0")
+    index?(first) || Options.argument!("first", first, "an integer from 0")
     size = population.size || 0
 
     with {:ok, solutions} <- Tensors.rows(solutions, {:f, 32}, size, "solutions", :write),
@@ -250,18 +259,21 @@ defmodule Sconce.Evolve.Population do
   """
   @spec vary(t, keyword) :: :ok | {:error, Error.t()}
   def vary(%__MODULE__{ref: ref}, opts \\ []) do
-    {own, opts} = Keyword.split(opts, [:from, :parents])
+    {own, opts} = opts |> Options.keyword!() |> Keyword.split([:from, :parents])
     opts = Options.validate!(opts, @vary)
     {variation, stream} = {Catalogue.variation(opts), {opts[:seed], opts[:generation]}}
 
     call =
       case own[:from] do
         nil ->
-          pairs = positions(for {a, b} <- own[:parents] || [], i <- [a, b], do: i)
+          pairs = pairs(own[:parents] || [])
           &Native.population_vary(ref, &1, variation, pairs, stream)
 
         %Archive{ref: archive} ->
           &Native.population_vary_from(ref, &1, archive, variation, stream)
+
+        other ->
+          Options.argument!("from", other, "a Sconce.Evolve.Archive")
       end
 
     with {:ok, true} <- Call.in_background(call), do: :ok

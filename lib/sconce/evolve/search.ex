@@ -36,11 +36,11 @@ defmodule Sconce.Evolve.Search do
   | source | individuals of a generation |
   |---|---|
   | `:elites` | children of elites (MAP-Elites, Mouret & Clune 2015); random ones while the archive is empty |
-  | `{:cma_me, n}` | of `n` strategies that are told new cells first, then improvements (Fontaine et al. 2020) |
-  | `{:cma_mae, n}` | of `n` strategies that are told improvements over thresholds; give the archive a `:learning_rate` below 1 and a `:threshold_min` (Fontaine & Nikolaidis 2023) |
+  | `{:cma_me, n}` | of `n` strategies for which candidates in new cells are best, then improvements (Fontaine et al. 2020) |
+  | `{:cma_mae, n}` | of `n` strategies that maximise the improvement over thresholds; give the archive a `:learning_rate` below 1 and a `:threshold_min` (Fontaine & Nikolaidis 2023) |
   | `:cma_es`, `:sep_cma_es`, `:snes`, `:open_ai_es` | of one strategy that maximises the return; an archive is optional |
 
-  What an archive stores is the plain return. A share of `:novelty` counts in the choice of parents alone.
+  An archive stores the plain return. A share of `:novelty` counts in the choice of parents alone.
 
   Results depend on the options, not on threads or pauses: a search that was saved, killed and resumed ends with the same
   archive, to the bit. A search uses its archive during a call, so other calls on the archive are then of kind `:busy`.
@@ -109,7 +109,7 @@ defmodule Sconce.Evolve.Search do
   """
   @spec new(Spec.t() | keyword, Env.name(), keyword) :: {:ok, t} | {:error, Error.t()}
   def new(spec, env, opts \\ []) do
-    {archive, opts} = Keyword.pop(opts, :archive)
+    {archive, opts} = opts |> Options.keyword!() |> Keyword.pop(:archive)
     opts = Options.validate!(opts, @search ++ @episodes)
     {own, episodes} = Keyword.split(opts, Keyword.keys(@search))
     spec = Spec.new(spec)
@@ -177,14 +177,19 @@ defmodule Sconce.Evolve.Search do
   end
 
   @doc """
-  Runs generations on native threads in the background. They end with the calling process.
+  Runs up to a million generations on native threads in the background. They end with the calling process.
+  `Sconce.Evolve.Run` runs more, with events and saves.
   """
   @spec run(t, pos_integer) :: {:ok, progress} | {:error, Error.t()}
   def run(%__MODULE__{ref: ref}, generations \\ 1) do
-    generations in 1..(2 ** 32) ||
-      Options.argument!("generations", generations, "an integer from 1")
+    generations in 1..1_000_000 ||
+      Options.argument!("generations", generations, "an integer from 1 to 1000000")
 
     Call.in_background(&Native.search_run(ref, &1, generations))
+  end
+
+  defp generations!(count) do
+    count in 1..(2 ** 53) || Options.argument!("generations", count, "an integer from 1 to 2^53")
   end
 
   @doc """
@@ -195,6 +200,8 @@ defmodule Sconce.Evolve.Search do
   """
   @spec plan(t, pos_integer) :: {:ok, map} | {:error, Error.t()}
   def plan(%__MODULE__{} = search, generations) do
+    generations!(generations)
+
     with {:ok, rate} <- rate(search, 3, 0.0),
          {:ok, population} <- Population.new(search.spec, count: search.batch) do
       {:ok,
@@ -227,6 +234,14 @@ defmodule Sconce.Evolve.Search do
   @spec sweep((pos_integer -> {:ok, t} | {:error, Error.t()}), [pos_integer], number) ::
           {:ok, [{pos_integer, float}]} | {:error, Error.t()}
   def sweep(search, sizes, seconds \\ 1.0) do
+    is_function(search, 1) || Options.argument!("search", search, "a function of 1")
+
+    (is_list(sizes) and not List.improper?(sizes)) ||
+      Options.argument!("sizes", sizes, "a list of batch sizes")
+
+    (is_number(seconds) and seconds >= 0 and seconds <= 3600) ||
+      Options.argument!("seconds", seconds, "a number from 0 to 3600")
+
     Enum.reduce_while(sizes, {:ok, []}, fn size, {:ok, rates} ->
       with {:ok, own} <- search.(size), {:ok, rate} <- rate(own, 1, seconds) do
         {:cont, {:ok, rates ++ [{size, rate}]}}

@@ -152,6 +152,7 @@ defmodule Sconce.Evolve.Settings do
           bounds: opts[:bounds] && range!(opts[:bounds], :bounds)
         ]
 
+    own = Keyword.update!(own, :reward_weights, &weights!(&1, env))
     own = if batch, do: Keyword.replace!(own, :batch, batch), else: own
 
     with {:ok, archive} <- archive(opts, spec),
@@ -264,6 +265,23 @@ defmodule Sconce.Evolve.Settings do
       {String.to_existing_atom(kind), number}
     else
       _other -> bad!(:crossover, text, "sbx:INDEX, uniform:RATE or holographic")
+    end
+  end
+
+  defp weights!(nil, _env), do: []
+
+  defp weights!(text, env) do
+    {:ok, %{reward_terms: terms}} = Env.spec(env)
+
+    for part <- String.split(text, ",") do
+      with [term, number] <- String.split(part, "="),
+           {weight, ""} <- Float.parse(number),
+           true <- term in terms do
+        # The world has this atom's text.
+        {String.to_atom(term), weight}
+      else
+        _other -> bad!(:reward_weights, text, "term=number, of #{Enum.join(terms, ", ")}")
+      end
     end
   end
 

@@ -142,7 +142,7 @@ fn stored_weights_are_rounded_as_their_type_says() {
     let most = given.iter().fold(0.0f32, |most, v| most.max(v.abs()));
     let got = stored(Storage::Int8);
     assert!(got.iter().zip(&given).all(|(a, b)| (a - b).abs() <= 0.51 * most / 127.0));
-    // What was rounded once stays.
+    // Rounded numbers stay as they are.
     let mut again = population(&spec, 20, Storage::Int8);
     again.write(0, &got).unwrap();
     let twice = again.read(&(0..20).collect::<Vec<_>>()).unwrap();

@@ -29,7 +29,7 @@ pub struct EmitterOptions {
     pub ranking: Ranking,
 }
 
-/// The order in which a strategy is told its candidates, best first.
+/// The order of candidates for a strategy, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ranking {
