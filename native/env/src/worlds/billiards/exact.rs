@@ -180,7 +180,9 @@ impl<F: Real, const L: usize> Paths<F, L> {
             if least.less(zero).any() {
                 for j in (i + 1..BALLS).filter(|j| awake[i] | awake[*j]) {
                     let (a, b, c) = self.pair(balls, i, j);
-                    first = first.min(root(a, b, c));
+                    if (c + b + b).less(zero).any() {
+                        first = first.min(root(a, b, c));
+                    }
                 }
             }
         }

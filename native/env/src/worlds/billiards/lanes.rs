@@ -55,9 +55,10 @@ impl Real for f64 {
 #[repr(C, align(64))]
 pub(super) struct V<F, const L: usize>(pub(super) [F; L]);
 
-/// One truth value of each table.
+/// One truth value of each table: no bits or all bits, as wide as an f32, so that comparisons and choices stay in vectors.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mask<const L: usize>(pub(super) [bool; L]);
+#[repr(C, align(64))]
+pub(super) struct Mask<const L: usize>([u32; L]);
 
 /// `lanes!(out, i, expression)` is the value `out` whose lane `i` is the expression. A loop rather than
 /// `std::array::from_fn`, which is not inlined into large functions.
@@ -107,22 +108,34 @@ impl<F: Real, const L: usize> V<F, L> {
 
     #[inline(always)]
     pub(super) fn less(self, other: Self) -> Mask<L> {
-        Mask(lanes!([false; L], i, self.0[i] < other.0[i]))
+        Mask(lanes!([0; L], i, if self.0[i] < other.0[i] { u32::MAX } else { 0 }))
     }
 }
 
 impl<const L: usize> Mask<L> {
+    /// The same truth value for all tables.
+    #[cfg(test)]
+    pub(super) fn all(value: bool) -> Self {
+        Mask([if value { u32::MAX } else { 0 }; L])
+    }
+
+    /// Whether it is true of a table; false beyond the last one.
+    #[inline(always)]
+    pub(super) fn at(self, table: usize) -> bool {
+        self.0.get(table).is_some_and(|bits| *bits != 0)
+    }
+
     #[inline(always)]
     pub(super) fn pick<F: Real>(self, yes: V<F, L>, no: V<F, L>) -> V<F, L> {
-        V(lanes!(no.0, i, if self.0[i] { yes.0[i] } else { no.0[i] }))
+        V(lanes!(no.0, i, if self.0[i] != 0 { yes.0[i] } else { no.0[i] }))
     }
 
     /// Whether it is true of any table.
     #[inline(always)]
     pub(super) fn any(self) -> bool {
-        let mut bits = 0u8;
+        let mut bits = 0;
         for i in 0..L {
-            bits |= u8::from(self.0[i]);
+            bits |= self.0[i];
         }
         bits != 0
     }

@@ -241,7 +241,7 @@ fn judged(
     let (mut target, mut others, mut left) = (0.0, 0.0, 0.0);
     let mut is_target = true;
     for ball in 1..BALLS {
-        let (was, here) = (old[ON + ball - 1] > 0.5, balls.on(ball).0[i]);
+        let (was, here) = (old[ON + ball - 1] > 0.5, balls.on(ball).at(i));
         let (x, y) = if here { (balls.x[ball].0[i], balls.y[ball].0[i]) } else { (0.0, 0.0) };
         let (dx, dy) = (x - old[ball], y - old[Y + ball]);
         if was && (!here || dx * dx + dy * dy > MOVE * MOVE) {
@@ -255,7 +255,7 @@ fn judged(
         new[ON + ball - 1] = if here { 1.0 } else { 0.0 };
         left += new[ON + ball - 1];
     }
-    let scratch = !balls.on(0).0[i];
+    let scratch = !balls.on(0).at(i);
     let [x, y] = if scratch { returned(&new) } else { [balls.x[0].0[i], balls.y[0].0[i]] };
     (new[0], new[Y]) = (x, y);
     new[SHOTS] += 1.0;

@@ -107,7 +107,7 @@ fn two_balls_head_on_follow_the_closed_form() {
     assert!((time - want).abs() < 1e-6, "{time} {want}");
     let v = 2.0 - decay * want;
     assert!((at.vx[0].0[0] - v).abs() < 1e-6);
-    collide(&mut at, 0, 1, Mask([true]));
+    collide(&mut at, 0, 1, Mask::all(true));
     let (slow, fast) = ((1.0 - BALL_RESTITUTION) / 2.0 * v, (1.0 + BALL_RESTITUTION) / 2.0 * v);
     assert!((at.vx[0].0[0] - slow).abs() < 1e-6 && (at.vx[1].0[0] - fast).abs() < 1e-6);
     assert_eq!((at.vy[0].0[0], at.vy[1].0[0]), (0.0, 0.0));
@@ -120,7 +120,7 @@ fn two_balls_oblique_part_along_the_line_of_their_centres() {
     set(&mut balls, 0, [2.0, 0.0], [0.0, 0.0]);
     let (_time, mut at) = First::of(&mut balls, 1.0).at.unwrap();
     let v = at.vx[0].0[0];
-    collide(&mut at, 0, 1, Mask([true]));
+    collide(&mut at, 0, 1, Mask::all(true));
     let (sin, cos) = (offset / touching(0), (1.0 - (offset / touching(0)).powi(2)).sqrt());
     let kick = (1.0 + BALL_RESTITUTION) / 2.0 * v * cos;
     for (got, want) in [
@@ -154,7 +154,7 @@ fn collisions_keep_momentum_and_lose_energy() {
         }
         let sum = |b: &Table<f64>| (b.vx[0].0[0] + b.vx[1].0[0], b.vy[0].0[0] + b.vy[1].0[0]);
         let (before, momentum) = (energy(&balls), sum(&balls));
-        collide(&mut balls, 0, 1, Mask([true]));
+        collide(&mut balls, 0, 1, Mask::all(true));
         let after = sum(&balls);
         assert!((after.0 - momentum.0).abs() < 1e-12 && (after.1 - momentum.1).abs() < 1e-12);
         assert!(energy(&balls) <= before + 1e-12, "{} {before}", energy(&balls));
@@ -175,13 +175,13 @@ impl Watch<f64, 1> for Checks {
         assert!(now <= self.energy * (1.0 + 1e-12) + 1e-15, "{now} after {}", self.energy);
         self.energy = now;
         self.substeps += 1;
-        for i in (0..BALLS).filter(|i| balls.on(*i).0[0]) {
+        for i in (0..BALLS).filter(|i| balls.on(*i).at(0)) {
             let (x, y) = (balls.x[i].0[0], balls.y[i].0[0]);
             assert!(x.abs() <= HALF_X - radius(i) + 1e-5 && y.abs() <= HALF_Y - radius(i) + 1e-5);
             let way = (x - self.places[i][0]).hypot(y - self.places[i][1]);
             assert!(way <= 0.013 + 1e-5, "ball {i} moved {way}");
             self.places[i] = [x, y];
-            for j in (i + 1..BALLS).filter(|j| balls.on(*j).0[0]) {
+            for j in (i + 1..BALLS).filter(|j| balls.on(*j).at(0)) {
                 let distance = (balls.x[j].0[0] - x).hypot(balls.y[j].0[0] - y);
                 self.least = self.least.min(distance - touching(i));
             }
@@ -207,7 +207,7 @@ fn half_the_substep_gives_the_same_places_after_one_collision() {
     for seed in 0..300 {
         let mut full = random_table::<f64>(seed);
         for ball in 2..BALLS {
-            full.park(ball, Mask([true]));
+            full.park(ball, Mask::all(true));
         }
         let mut half = full.clone();
         let (one, other) = (First::of(&mut full, 1.0), First::of(&mut half, 0.5));
@@ -262,7 +262,7 @@ fn figures(shots: u64, share: f64) -> [(f64, f64); 2] {
         let mut balls = random_table::<f64>(seed);
         let mut later = Later(0.0);
         run(&mut balls, share, &mut later);
-        fallen.push((0..BALLS).filter(|i| !balls.on(*i).0[0]).count() as f64);
+        fallen.push((0..BALLS).filter(|i| !balls.on(*i).at(0)).count() as f64);
         energies.push(later.0);
     }
     [fallen, energies].map(|all| {

@@ -2,6 +2,7 @@
 
 use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, dispatch};
+use serde::Serialize;
 
 use super::exact::{self, Event, Watch};
 use super::lanes::{Mask, V};
@@ -13,7 +14,7 @@ use crate::vectorised::Label;
 const MAX_FRAMES: usize = 1 << 16;
 
 /// A shot on one table.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Shot {
     /// `[frames, 17]`: seconds since the beginning, then x and y of each ball in metres. 64 and more is a ball that fell.
     pub frames: Vec<[f32; 1 + 2 * BALLS]>,
@@ -26,7 +27,7 @@ pub struct Shot {
 }
 
 /// An event of a shot.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ShotEvent {
     /// Seconds since the beginning.
     pub time: f32,
@@ -39,7 +40,8 @@ pub struct ShotEvent {
 }
 
 /// The kind of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ShotEventKind {
     /// Two balls touched.
     Balls,
@@ -114,7 +116,7 @@ impl Watch<f32, LANES> for Film<'_> {
         time: &V<f32, LANES>,
         _balls: &Balls<f32, LANES>,
     ) {
-        if !tables.0[0] || self.shot.events.len() >= MAX_FRAMES {
+        if !tables.at(0) || self.shot.events.len() >= MAX_FRAMES {
             return;
         }
         let (kind, ball, other) = match event {
