@@ -56,7 +56,8 @@ defmodule Sconce.MixProject do
           Sconce.Env.World,
           Sconce.Env.Batch,
           Sconce.Env.Gymnasium,
-          Sconce.Env.CartPole
+          Sconce.Env.CartPole,
+          Sconce.Env.Billiards
         ],
         Data: [Sconce.Corpus, Sconce.Loader],
         Training: [

@@ -16,8 +16,10 @@ defmodule Sconce.Env do
   | `:acrobot` | a torque of -1, 0 or 1 | sines, cosines and velocities of two links (Acrobot-v1) |
   | `:pendulum` | a torque | cosine, sine and velocity of a pendulum (Pendulum-v1) |
   | `:duel` | a move, and an act: wait, strike, guard or throw | two fencers, each of whom hides its act until it lands |
+  | `:billiards` | a shot: angle, power, top spin and side spin | eight balls on a table, see `Sconce.Env.Billiards` |
+  | `:billiards_published` | as above, without spin | as above, with published physics that are wrong: for comparisons only |
 
-  Physics, rewards and limits are Gymnasium's; the duel is Sconce's own. `Sconce.PPO` learns in them, and `play/3`
+  Physics, rewards and limits are Gymnasium's; the duel and billiards are Sconce's own. `Sconce.PPO` learns in them, and `play/3`
   evaluates a policy. A world that is written in Elixir is a module, see `Sconce.Env.World`; `Sconce.Env.Gymnasium` steps
   those of Python.
 

@@ -192,6 +192,7 @@ defmodule Sconce.Native do
   def env_episodes(_env, _reference), do: unavailable(:episodes)
   def env_state(_env, _at), do: unavailable(:state)
   def env_steps(_env), do: unavailable(:env)
+  def env_shot(_reference, _shot), do: unavailable(:shot)
   def env_play(_reference, _policy, _options, _host, _play, _traced), do: unavailable(:play)
   def inbox_new(_spec, _terms, _capacity), do: unavailable(:rollout)
   def inbox_offer(_inbox, _segments), do: unavailable(:rollout)

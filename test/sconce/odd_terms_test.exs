@@ -29,7 +29,7 @@ defmodule Sconce.OddTermsTest do
     Trainer
   }
 
-  alias Sconce.Env.CartPole
+  alias Sconce.Env.{Billiards, CartPole}
   alias Sconce.Evolve.{Archive, Population, Search, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
@@ -52,6 +52,7 @@ defmodule Sconce.OddTermsTest do
     {:ok, corpus} = Corpus.build({:vector, 2}, [game, game], into: corpus, heads: heads)
     {run, report} = train(corpus, Path.join(dir, "run"))
     {:ok, env} = Env.new(:cart_pole)
+    {:ok, shot} = Billiards.shot(1, power: 0.1)
     {:ok, gradients} = Trainer.gradients(report.out)
     {play, played} = learn(Path.join(dir, "play"))
     {:ok, valued} = Policy.init(@spec_options ++ [value_head: true], seed: 1)
@@ -87,6 +88,7 @@ defmodule Sconce.OddTermsTest do
        policy: policy,
        corpus: corpus,
        env: env,
+       shot: shot,
        run: run,
        report: report,
        play: play,
@@ -236,6 +238,8 @@ defmodule Sconce.OddTermsTest do
       {Strategy, :new, [[0.0, 1.0], [sigma: 0.5]]},
       {Strategy, :save, [context.strategy, @nowhere]},
       {Strategy, :tell, [context.strategy, [0.0, 1.0, 0.5, 0.2]]},
+      {Billiards, :shot, [1, [power: 0.1]]},
+      {Billiards, :svg, [context.shot]},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},

@@ -6,6 +6,8 @@ defmodule Sconce.Env.Drawing do
   # lower left corner x, y with width and height. All frames of an environment have the same kinds of shapes in the same
   # order, so that an animation changes numbers only.
 
+  alias Sconce.Env.Billiards.Picture
+
   @ground "#94a3b8"
   @body "#334155"
   @first "#2563eb"
@@ -23,7 +25,9 @@ defmodule Sconce.Env.Drawing do
     mountain_car_continuous: {{-1.25, -0.05, 0.65, 1.2}, 33},
     acrobot: {{-2.2, -2.2, 2.2, 2.2}, 66},
     pendulum: {{-1.5, -1.5, 1.5, 1.3}, 50},
-    duel: {{-1.15, -0.1, 1.15, 0.85}, 33}
+    duel: {{-1.15, -0.1, 1.15, 0.85}, 33},
+    billiards: {{-1.4, -0.8, 1.4, 0.75}, 1000},
+    billiards_published: {{-1.4, -0.8, 1.4, 0.75}, 1000}
   }
 
   # Length of the pole, from its joint.
@@ -115,6 +119,27 @@ defmodule Sconce.Env.Drawing do
 
     [{:line, [-1.15, 0, 1.15, 0], @ground}] ++
       fencer(first, 1, @first) ++ fencer(rest, -1, @second)
+  end
+
+  def shapes(name, state, [angle, power | _spin])
+      when name in [:billiards, :billiards_published] do
+    [x, y] = [Enum.at(state, 0), Enum.at(state, 8)]
+    turn = bound(angle) * :math.pi()
+    way = 0.1 + 0.5 * bound(max(power, 0))
+    cue = {:line, [x, y, x + way * :math.cos(turn), y + way * :math.sin(turn)], @force}
+    balls = for ball <- 0..7, do: ball(state, ball)
+    Picture.edges(@ground) ++ Picture.pockets(@body) ++ [cue] ++ balls
+  end
+
+  # Balls that fell lie in a row below the table.
+  defp ball(state, 0),
+    do: {:disc, [Enum.at(state, 0), Enum.at(state, 8), Picture.radius(0)], @first}
+
+  defp ball(state, ball) do
+    if Enum.at(state, 15 + ball) == 1,
+      do:
+        {:disc, [Enum.at(state, ball), Enum.at(state, 8 + ball), Picture.radius(ball)], @second},
+      else: {:disc, [-1.2 + 0.1 * ball, -0.74, Picture.radius(ball)], @second}
   end
 
   # The numbers of an observation, for a world that is a module.

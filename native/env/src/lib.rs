@@ -28,5 +28,6 @@ pub use vectorised::{
     Autoreset, CardEnvs, CardStep, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped,
     TERMINATED, names, spec,
 };
+pub use worlds::billiards::{Shot, ShotEvent, ShotEventKind, shot};
 pub use worlds::{Player, player};
 pub use wrappers::{Normaliser, RewardScale};

@@ -9,7 +9,7 @@ use sconce_env::{CartPole, Demonstrations, EnvOptions, Game, Play};
 use sconce_nn::spec::{HeadKind, Heads, HeadsKind};
 use sconce_play::evaluate::{evaluate, trace};
 use sconce_tensor::{Error, Result, pool as threads};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::border::{
     Answer, Bytes, Data, Given, Handle, Task, call, decode, error, guard, inline, labels_to,
@@ -260,6 +260,29 @@ fn env_state<'a>(env: Env<'a>, handle: Handle<EnvHandle>, at: usize) -> Term<'a>
 #[rustler::nif]
 fn env_steps<'a>(env: Env<'a>, handle: Handle<EnvHandle>) -> Term<'a> {
     call(env, "env", || Ok(handle.get()?.steps()))
+}
+
+/// A shot of billiards.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shot {
+    /// The numbers of the table's state.
+    state: Vec<f32>,
+    /// Angle, power, top spin and side spin.
+    input: Vec<f32>,
+    /// Seconds between two frames.
+    interval_s: f32,
+}
+
+/// Traces a shot of billiards. Sends `{:ok, %{frames, events, state, terms}}` by message.
+#[rustler::nif]
+fn env_shot<'a>(env: Env<'a>, reference: Reference<'a>, shot: Term<'a>) -> Term<'a> {
+    perform(env, "shot", || {
+        let Shot { state, input, interval_s } = decode(shot)?;
+        pool::submit(env, "shot", reference, move || {
+            sconce_env::shot(&state, &input, interval_s).and_then(data)
+        })
+    })
 }
 
 fn data(of: impl Serialize) -> Result<Data<serde_json::Value>> {

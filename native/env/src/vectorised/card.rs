@@ -74,6 +74,10 @@ impl CardEnvs {
             return refused(format!("autoreset {:?}", options.autoreset));
         }
         let host = Envs::new(options)?;
+        if !host.world.kernel.on_card {
+            let what = format!("environment {} on a card", host.world.name);
+            return Err(Error::Unavailable { what, reason: "its rules run on CPUs only".into() });
+        }
         let (count, terms) = (options.count, host.spec.reward_terms.len());
         let (states, counters, returns) = placed(&host, device)?;
         let terms = Tensor::from_vec(vec![0f64; count * terms], (count, terms), device)?;

@@ -23,6 +23,10 @@ pub(crate) struct Kernel {
     pub(crate) observation: usize,
     /// Number of players.
     pub(crate) seats: usize,
+    /// Environments from which on threads share a step.
+    pub(crate) parallel: usize,
+    /// Whether `environments.cu` has the world.
+    pub(crate) on_card: bool,
     /// Steps all environments of a shard.
     pub(crate) step: fn(&mut Shard<'_>, &Rules),
     /// Begins the next episode in some environments of a shard.
@@ -113,6 +117,8 @@ impl Kernel {
             state: S,
             observation: O,
             seats: W::SEATS,
+            parallel: W::PARALLEL,
+            on_card: !W::WHOLE_BLOCKS,
             step: step::<W, S, I, O, T>,
             reset: reset::<W, S, I, O, T>,
             observe: observe::<W, S, I, O, T>,
@@ -219,10 +225,24 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
         terms: &mut [[f32; LANES]; T],
     ) {
         let (limit, last) = (rules.limit as f32, rules.limit);
+        // Not by a closure, which would be compiled for the baseline of the target.
+        let whole = if W::WHOLE_BLOCKS {
+            let state = std::array::from_fn(|k| state[k].0);
+            let runs = std::array::from_fn(|i| counters.status.0[i] == status::RUNS);
+            Some(W::step_block::<FMA>(&state, input, runs, limit))
+        } else {
+            None
+        };
         for i in 0..turns.min(LANES) {
             let old: [f32; S] = std::array::from_fn(|k| state[k].0[i]);
-            let chosen = std::array::from_fn(|k| input[k][i]);
-            let (new, paid, terminated) = W::step::<FMA>(old, chosen, limit);
+            let (new, paid, terminated): ([f32; S], [f32; T], bool) = match &whole {
+                None => W::step::<FMA>(old, std::array::from_fn(|k| input[k][i]), limit),
+                Some((states, terms, ends)) => (
+                    std::array::from_fn(|k| states[k][i]),
+                    std::array::from_fn(|k| terms[k][i]),
+                    ends[i],
+                ),
+            };
             let runs = counters.status.0[i] == status::RUNS;
             for k in 0..S {
                 state[k].0[i] = if runs { new[k] } else { old[k] };

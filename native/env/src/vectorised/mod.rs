@@ -26,8 +26,6 @@ use shard::{BLOCKS, Buffers, Counters, ENVS, Lanes, Log, Memory, Shard, status};
 
 /// Bound on each number of a state that a caller sets. Angles within it are reduced precisely.
 const MAX_STATE: f32 = 8192.0;
-/// Environments from which on threads share a step. A step of fewer costs less than the waking of a thread.
-const PARALLEL: usize = 8192;
 
 /// A finished episode of one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -166,7 +164,8 @@ impl Envs {
         self.check_step(inputs, out)?;
         out.ended.clear();
         out.final_observations.clear();
-        let (step, parallel) = (self.world.kernel.step, self.options.count >= PARALLEL);
+        let kernel = &self.world.kernel;
+        let (step, parallel) = (kernel.step, self.options.count >= kernel.parallel);
         let buffers = Buffers {
             inputs,
             labels: self.labels.len(),

@@ -5,7 +5,7 @@ use sconce_tensor::simd::LANES;
 use super::Episode;
 
 /// Maximum number of reward terms of a world.
-pub(crate) const MAX_TERMS: usize = 4;
+pub(crate) const MAX_TERMS: usize = 5;
 /// Blocks of a shard. The borders of shards depend on nothing else, so results do not depend on the threads.
 pub(crate) const BLOCKS: usize = 64;
 /// Environments of a shard.

@@ -1,6 +1,7 @@
 //! The worlds that [`Envs`](crate::Envs) steps. A world is one file and one row of [`TABLE`].
 
 mod acrobot;
+pub(crate) mod billiards;
 mod cart_pole;
 mod duel;
 mod mountain_car;
@@ -17,7 +18,7 @@ use crate::nearest::nearest;
 use crate::vectorised::Kernel;
 
 /// All worlds.
-pub(crate) static TABLE: [World; 7] = [
+pub(crate) static TABLE: [World; 9] = [
     cart_pole::WORLD,
     cart_pole::VELOCITY_LESS,
     mountain_car::WORLD,
@@ -25,6 +26,8 @@ pub(crate) static TABLE: [World; 7] = [
     acrobot::WORLD,
     pendulum::WORLD,
     duel::WORLD,
+    billiards::WORLD,
+    billiards::PUBLISHED,
 ];
 
 /// A row of [`TABLE`].
