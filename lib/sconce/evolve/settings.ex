@@ -104,6 +104,18 @@ defmodule Sconce.Evolve.Settings do
       measures: "final:0,input:0",
       ranges: "-2.4..2.4,0..1",
       batch: 1024
+    ],
+    billiards: [
+      env: "billiards",
+      hidden_sizes: [32, 16],
+      archive: "grid:50x50",
+      measures: "final:0,final:1",
+      ranges: "-1..1,-1..1",
+      qd_offset: -54.0,
+      generations: 50,
+      batch: 4800,
+      sigma: 0.3,
+      iso_sigma: 0.02
     ]
   ]
 

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Bench do
-  alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers, Play}
+  alias Sconce.Bench.{Backbones, Case, Cases, Evolve, Machine, Output, Peers, Play}
   alias Sconce.{Files, Switches}
 
   @schema [
@@ -61,6 +61,13 @@ defmodule Mix.Tasks.Bench do
   `Sconce.Env.step/2` with fresh binaries. The rows of `ppo` are an update of 2,048 steps, and the time from
   `Sconce.PPO.start_link/1` to a mean return of 475 in CartPole, as a median of seeds.
 
+  ## Evolution
+
+      $ mix bench evolve
+
+  Measures forward passes, variation and episodes of populations, additions to archives, a generation of a search,
+  holographic vectors, and billiards.
+
   `mix bench quantise` is `mix bench.quantise`: the effect of weights in fewer bits on decisions.
 
   Every case and every backbone checks its output. A failed one says FAILED, the others are still measured,
@@ -72,7 +79,7 @@ defmodule Mix.Tasks.Bench do
 
   use Mix.Task
 
-  @usage "usage: mix bench [backbones | play | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+  @usage "usage: mix bench [backbones | play | evolve | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
            "[--peers FILE | --with-peers]"
   @no_games "SCONCE_REPLAYS is not set: no real games were imported."
 
@@ -97,6 +104,7 @@ defmodule Mix.Tasks.Bench do
   end
 
   defp measure(["play"], opts), do: cases(opts, &Play.all/1, nil)
+  defp measure(["evolve"], opts), do: cases(opts, &Evolve.all/1, nil)
 
   defp measure([], opts),
     do: cases(opts, &Cases.all/1, unless(System.get_env("SCONCE_REPLAYS"), do: @no_games))
@@ -148,7 +156,7 @@ defmodule Mix.Tasks.Bench do
 
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
-      {opts, rest} when rest in [[], ["backbones"], ["play"]] ->
+      {opts, rest} when rest in [[], ["backbones"], ["play"], ["evolve"]] ->
         defaults = for name <- [:budget, :steps], do: {name, @schema[name][:default]}
         {Keyword.merge(defaults, opts), rest}
 
