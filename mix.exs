@@ -82,6 +82,7 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Tuning
         ],
         Evolution: [Sconce.Evolve, Sconce.Evolve.Archive, Sconce.Evolve.Strategy],
+        "Holographic vectors": [Sconce.HRR, Sconce.HRR.Quantised],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],

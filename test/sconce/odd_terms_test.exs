@@ -18,6 +18,7 @@ defmodule Sconce.OddTermsTest do
     Device,
     Env,
     Error,
+    HRR,
     League,
     Monitor,
     Policy,
@@ -68,6 +69,7 @@ defmodule Sconce.OddTermsTest do
     {:ok, archive} = Archive.new(cells)
     {:ok, _added} = Archive.add(archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]])
     {:ok, strategy} = Strategy.new([0.0, 1.0], population: 4)
+    {:ok, vectors} = HRR.atoms(2, 16)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -89,6 +91,7 @@ defmodule Sconce.OddTermsTest do
        range: range,
        archive: archive,
        strategy: strategy,
+       vectors: vectors,
        endpoint: endpoint,
        counter: counter,
        gauge: gauge,
@@ -193,6 +196,25 @@ defmodule Sconce.OddTermsTest do
       {Strategy, :new, [[0.0, 1.0], [sigma: 0.5]]},
       {Strategy, :save, [context.strategy, @nowhere]},
       {Strategy, :tell, [context.strategy, [0.0, 1.0, 0.5, 0.2]]},
+      {HRR, :at, [context.vectors, context.vectors, [0.0]]},
+      {HRR, :atoms, [2, 16, [seed: 1]]},
+      {HRR, :bind, [context.vectors, context.vectors]},
+      {HRR, :cleanup, [context.vectors, context.vectors]},
+      {HRR, :concat, [[context.vectors]]},
+      {HRR, :from_tensor, [[[1, 2, 3, 4, 5, 6, 7, 8]], []]},
+      {HRR, :in_domain, [context.vectors, :time]},
+      {HRR, :normalise, [context.vectors]},
+      {HRR, :permute, [context.vectors, 1]},
+      {HRR, :power, [context.vectors, [1.0]]},
+      {HRR, :project, [[[1, 2]], 16, [seed: 1]]},
+      {HRR, :quantise, [context.vectors]},
+      {HRR, :sequence, [context.vectors, context.vectors, [length: 1]]},
+      {HRR, :similarity, [context.vectors, context.vectors]},
+      {HRR, :superpose, [context.vectors, [group: 1]]},
+      {HRR, :take, [context.vectors, [0]]},
+      {HRR, :to_tensor, [context.vectors]},
+      {HRR, :unbind, [context.vectors, context.vectors, [exact: true]]},
+      {HRR, :unitary, [context.vectors]},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},

@@ -1,12 +1,14 @@
 //! Random vectors.
 
+use std::f32::consts::TAU;
+
 use sconce_tensor::rng::Rng;
 use sconce_tensor::trig::sin_cos_with;
-use sconce_tensor::{Result, dispatch, pool};
+use sconce_tensor::{Result, dispatch};
 use serde::Deserialize;
 
 use crate::fourier::factors;
-use crate::vectors::{Domain, ROWS, Vectors, check_dimension, rows};
+use crate::vectors::{Domain, ROWS, Vectors, check_dimension, computed};
 
 /// The distribution of an atom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -28,14 +30,16 @@ dispatch! {
     fn directions(rng: &Rng, radius: f32, re: &mut [f32], im: &mut [f32]) {
         for (at, (re, im)) in re.chunks_mut(GROUP).zip(im.chunks_mut(GROUP)).enumerate() {
             let words = rng.blocks::<BLOCKS>((at * BLOCKS) as u64);
-            let (mut sines, mut cosines) = ([0.0f32; GROUP], [0.0f32; GROUP]);
-            for (i, word) in words.as_flattened().iter().enumerate() {
-                let angle = (*word >> 8) as i32 as f32 * (std::f32::consts::TAU / 16_777_216.0);
-                let (sin, cos) = sin_cos_with::<FMA>(angle);
-                (cosines[i], sines[i]) = (radius * cos, radius * sin);
+            let (mut sines, mut cosines) = ([[0.0f32; BLOCKS]; 4], [[0.0f32; BLOCKS]; 4]);
+            for word in 0..4 {
+                for i in 0..BLOCKS {
+                    let angle = (words[word][i] >> 8) as i32 as f32 * (TAU / 16_777_216.0);
+                    let (sin, cos) = sin_cos_with::<FMA>(angle);
+                    (cosines[word][i], sines[word][i]) = (radius * cos, radius * sin);
+                }
             }
-            re.copy_from_slice(&cosines[..re.len()]);
-            im.copy_from_slice(&sines[..im.len()]);
+            re.copy_from_slice(&cosines.as_flattened()[..re.len()]);
+            im.copy_from_slice(&sines.as_flattened()[..im.len()]);
         }
     }
 }
@@ -62,7 +66,6 @@ impl Vectors {
     /// `OutOfMemory`.
     pub fn atoms(count: usize, dimension: usize, seed: u64, kind: Kind) -> Result<Vectors> {
         check_dimension(dimension)?;
-        let mut numbers = rows(count, dimension)?;
         let (real, other) = factors(dimension);
         let half = dimension / 2;
         // Atoms of one seed and different kinds are independent.
@@ -71,23 +74,26 @@ impl Vectors {
             Kind::Gaussian => Rng::new(seed, "hrr.gaussian", 0),
         };
         let radii = Rng::new(seed, "hrr.radii", 0);
-        pool::for_each_rows(&mut numbers, dimension, ROWS, |first, rows| {
-            for (at, row) in rows.chunks_exact_mut(dimension).enumerate() {
-                let step = (first + at) as u64;
+        let numbers = computed(
+            count,
+            dimension,
+            ROWS,
+            || (),
+            |(), at, row| {
                 let (re, im) = row.split_at_mut(half);
                 match kind {
                     Kind::Unitary => {
-                        directions(&phases.at(step), other, re, im);
+                        directions(&phases.at(at as u64), other, re, im);
                         (re[0], im[0]) = (real, real);
                     }
                     // The transform keeps the distribution: all numbers of the spectrum have the variance 1 / d.
                     Kind::Gaussian => {
-                        directions(&phases.at(step), real, re, im);
-                        spread(&radii.at(step), re, im);
+                        directions(&phases.at(at as u64), real, re, im);
+                        spread(&radii.at(at as u64), re, im);
                     }
                 }
-            }
-        });
+            },
+        )?;
         Ok(Vectors::of(dimension, Domain::Spectrum, numbers))
     }
 }

@@ -1,10 +1,12 @@
 //! Binding by circular convolution, and its inverses, as products of spectra.
 
-use sconce_tensor::simd::mul_add;
-use sconce_tensor::{Error, Result, dispatch, pool};
+use std::sync::Arc;
 
-use crate::fourier::factors;
-use crate::vectors::{Domain, ROWS, Vectors, rows};
+use sconce_tensor::simd::mul_add;
+use sconce_tensor::{Error, Result, dispatch};
+
+use crate::fourier::{Plan, Scratch, factors};
+use crate::vectors::{Domain, FEW, ROWS, Vectors, computed};
 
 /// A bin whose squared modulus is below this share of the mean has no useful reciprocal in f32.
 const LEAST_SHARE: f32 = 1e-10;
@@ -71,6 +73,42 @@ fn vanishing(key: &[f32]) -> Option<usize> {
     bins.position(|(re, im)| vanishes(0.5 * (re * re + im * im))).map(|at| at + 1)
 }
 
+/// The rows of a batch as spectra. Rows in time are transformed when they are read.
+struct Spectra<'a> {
+    vectors: &'a Vectors,
+    /// The spectrum of the only row in time.
+    only: Option<Arc<Vectors>>,
+    plan: Option<Arc<Plan>>,
+}
+
+impl<'a> Spectra<'a> {
+    fn of(vectors: &'a Vectors) -> Result<Self> {
+        let in_time = vectors.domain() == Domain::Time;
+        let only = match in_time && vectors.count() == 1 {
+            true => vectors.moved(Domain::Spectrum)?.map(Arc::new),
+            false => None,
+        };
+        let plan = (in_time && only.is_none()).then(|| Plan::of(vectors.dimension()));
+        Ok(Spectra { vectors, only, plan })
+    }
+
+    /// A buffer for [`row`](Self::row).
+    fn buffer(&self) -> Option<(Scratch, Vec<f32>)> {
+        let plan = self.plan.as_ref()?;
+        Some((plan.scratch(), vec![0.0; self.vectors.dimension()]))
+    }
+
+    fn row<'b>(&'b self, at: usize, buffer: &'b mut Option<(Scratch, Vec<f32>)>) -> &'b [f32] {
+        match (&self.plan, buffer) {
+            (Some(plan), Some((scratch, spectrum))) => {
+                plan.forward(self.vectors.row(at), spectrum, scratch);
+                spectrum
+            }
+            _ => self.only.as_deref().unwrap_or(self.vectors).shared_row(at),
+        }
+    }
+}
+
 impl Vectors {
     fn product(
         &self,
@@ -79,12 +117,15 @@ impl Vectors {
         work: impl Fn(&[f32], &[f32], &mut [f32]) + Sync + Send,
     ) -> Result<Vectors> {
         let (count, d) = (self.paired(other, what)?, self.dimension());
-        let mut numbers = rows(count, d)?;
-        pool::for_each_rows(&mut numbers, d, ROWS, |first, rows| {
-            for (at, out) in rows.chunks_exact_mut(d).enumerate() {
-                work(self.shared_row(first + at), other.shared_row(first + at), out);
-            }
-        });
+        let (a, b) = (Spectra::of(self)?, Spectra::of(other)?);
+        let per_shard = if a.plan.is_some() || b.plan.is_some() { FEW } else { ROWS };
+        let numbers = computed(
+            count,
+            d,
+            per_shard,
+            || (a.buffer(), b.buffer()),
+            |(one, two), at, out| work(a.row(at, one), b.row(at, two), out),
+        )?;
         Ok(Vectors::of(d, Domain::Spectrum, numbers))
     }
 
@@ -100,37 +141,32 @@ impl Vectors {
         })
     }
 
-    /// The approximate inverse of [`bind`](Self::bind), the circular correlation `sum over j of key[j] self[k + j]`. It
-    /// is exact for unitary keys.
+    /// The approximate inverse of [`bind`](Self::bind), the circular correlation `sum over j of key[j] self[k + j]`.
+    /// It is exact for unitary keys.
     ///
     /// # Errors
     /// As of [`bind`](Self::bind).
     pub fn unbind(&self, keys: &Vectors) -> Result<Vectors> {
-        self.paired(keys, "keys")?;
-        self.with_domain(Domain::Spectrum, |a| {
-            keys.with_domain(Domain::Spectrum, |b| a.product(b, "keys", multiply::<true>))
-        })
+        self.product(keys, "keys", multiply::<true>)
     }
 
-    /// The exact inverse of [`bind`](Self::bind), by the reciprocal of the spectrum of the keys. It amplifies noise where
-    /// that spectrum is small.
+    /// The exact inverse of [`bind`](Self::bind), by the reciprocal of the spectrum of the keys. It amplifies noise
+    /// where that spectrum is small.
     ///
     /// # Errors
     /// As of [`bind`](Self::bind); `Mismatch` for a key whose spectrum has a zero.
     pub fn unbind_exact(&self, keys: &Vectors) -> Result<Vectors> {
         self.paired(keys, "keys")?;
-        self.with_domain(Domain::Spectrum, |a| {
-            keys.with_domain(Domain::Spectrum, |b| {
-                for at in 0..b.count() {
-                    if let Some(bin) = vanishing(b.row(at)) {
-                        let what = format!("spectrum of key {at}");
-                        return Err(Error::mismatch(what, "no zero", format!("0 in bin {bin}")));
-                    }
+        keys.with_domain(Domain::Spectrum, |keys| {
+            for at in 0..keys.count() {
+                if let Some(bin) = vanishing(keys.row(at)) {
+                    let what = format!("spectrum of key {at}");
+                    return Err(Error::mismatch(what, "no zero", format!("0 in bin {bin}")));
                 }
-                a.product(b, "keys", |a, key, out| {
-                    multiply::<true>(a, key, out);
-                    divide(key, out);
-                })
+            }
+            self.product(keys, "keys", |a, key, out| {
+                multiply::<true>(a, key, out);
+                divide(key, out);
             })
         })
     }

@@ -69,8 +69,8 @@ impl Query {
 }
 
 impl Codes {
-    /// The codes of vectors, in their domain. Codes of unitary vectors are most exact in the spectrum, where all numbers
-    /// are of one magnitude.
+    /// The codes of vectors, in their domain. Codes of unitary vectors are most exact in the spectrum, where all
+    /// numbers are of one magnitude.
     ///
     /// # Errors
     /// `NonFinite` for vectors whose squared length exceeds the range of f32; `OutOfMemory`.

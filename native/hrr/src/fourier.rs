@@ -69,23 +69,37 @@ impl Plan {
         Plan { dimension, forward, inverse, cos, sin }
     }
 
+    /// Buffers for the transforms of one thread.
+    pub(crate) fn scratch(&self) -> Scratch {
+        let lengths = [&self.forward, &self.inverse].map(|fft| fft.get_outofplace_scratch_len());
+        let zeros = |count| vec![Complex::default(); count];
+        Scratch {
+            halves: [zeros(self.dimension / 2), zeros(self.dimension / 2)],
+            rest: zeros(lengths[0].max(lengths[1])),
+        }
+    }
+
     /// Writes the spectrum of numbers.
-    pub(crate) fn forward(&self, numbers: &[f32], spectrum: &mut [f32]) {
-        let mut halves = vec![Complex::default(); self.dimension / 2];
-        let mut scratch = vec![Complex::default(); self.forward.get_immutable_scratch_len()];
-        let pairs = bytemuck::cast_slice(numbers);
-        self.forward.process_immutable_with_scratch(pairs, &mut halves, &mut scratch);
-        join(self, bytemuck::cast_slice(&halves), spectrum);
+    pub(crate) fn forward(&self, numbers: &[f32], spectrum: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { halves: [pairs, halves], rest } = scratch;
+        pairs.copy_from_slice(bytemuck::cast_slice(numbers));
+        self.forward.process_outofplace_with_scratch(pairs, halves, rest);
+        join(self, bytemuck::cast_slice(halves), spectrum);
     }
 
     /// Writes the numbers of a spectrum.
-    pub(crate) fn inverse(&self, spectrum: &[f32], numbers: &mut [f32]) {
-        let mut halves = vec![Complex::default(); self.dimension / 2];
-        let mut scratch = vec![Complex::default(); self.inverse.get_outofplace_scratch_len()];
-        split(self, spectrum, bytemuck::cast_slice_mut(&mut halves));
+    pub(crate) fn inverse(&self, spectrum: &[f32], numbers: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { halves: [halves, _], rest } = scratch;
+        split(self, spectrum, bytemuck::cast_slice_mut(halves));
         let pairs = bytemuck::cast_slice_mut(numbers);
-        self.inverse.process_outofplace_with_scratch(&mut halves, pairs, &mut scratch);
+        self.inverse.process_outofplace_with_scratch(halves, pairs, rest);
     }
+}
+
+/// Buffers of [`Plan::scratch`].
+pub(crate) struct Scratch {
+    halves: [Vec<Complex<f32>>; 2],
+    rest: Vec<Complex<f32>>,
 }
 
 /// The first number of each block whose bins and mirrored bins [`join`] and [`split`] compute together, and the first

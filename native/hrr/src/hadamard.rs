@@ -1,10 +1,10 @@
 //! Projections by signed Hadamard transforms (structured orthogonal random features, Yu et al. 2016).
 
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{Error, Result, dispatch, pool};
+use sconce_tensor::{Error, Result, dispatch, simd};
 
 use crate::superposition;
-use crate::vectors::{Domain, Vectors, check_dimension, rows};
+use crate::vectors::{Domain, FEW, Vectors, check_dimension, computed};
 
 /// Numbers that are transformed in registers; the least dimension.
 const WIDTH: usize = 8;
@@ -19,6 +19,14 @@ type Lanes = [f32; WIDTH];
 #[inline(always)]
 fn within<const S: usize>(v: Lanes) -> Lanes {
     std::array::from_fn(|i| if i & S == 0 { v[i] + v[i + S] } else { v[i - S] - v[i] })
+}
+
+/// Flips signs, a bit for each lane, and transforms the lanes of a vector.
+#[inline(always)]
+fn alone(v: Lanes, signs: u8) -> Lanes {
+    let flipped: Lanes =
+        std::array::from_fn(|i| f32::from_bits(v[i].to_bits() ^ ((u32::from(signs) >> i) << 31)));
+    within::<4>(within::<2>(within::<1>(flipped)))
 }
 
 /// The transform of `R` vectors.
@@ -39,15 +47,30 @@ fn across<const R: usize>(mut v: [Lanes; R]) -> [Lanes; R] {
     v
 }
 
-/// The stages of the transform at the distances `stride`, `2 stride`, .. below `R stride`, where a stride is counted in
-/// vectors.
+/// The stages of the transform at the distances `stride`, `2 stride`, .. below `R stride`, where a stride is counted
+/// in vectors.
 #[inline(always)]
 fn pass<const R: usize>(row: &mut [Lanes], stride: usize) {
     for block in row.chunks_exact_mut(R * stride) {
-        for at in 0..stride {
-            let v: [Lanes; R] = std::array::from_fn(|r| block[r * stride + at]);
-            for (r, v) in across(v).into_iter().enumerate() {
-                block[r * stride + at] = v;
+        // A loop over numbers compiles to vector code, and slices of one known length need no checks of bounds in it.
+        let numbers = WIDTH * stride;
+        let mut parts = block.as_flattened_mut().chunks_exact_mut(numbers);
+        let parts: [&mut [f32]; R] =
+            std::array::from_fn(|_| &mut parts.next().unwrap_or_default()[..numbers]);
+        for at in 0..numbers {
+            let mut v: [f32; R] = std::array::from_fn(|r| parts[r][at]);
+            let mut distance = 1;
+            while distance < R {
+                for r in 0..R {
+                    if r & distance == 0 {
+                        let (a, b) = (v[r], v[r + distance]);
+                        (v[r], v[r + distance]) = (a + b, a - b);
+                    }
+                }
+                distance *= 2;
+            }
+            for r in 0..R {
+                parts[r][at] = v[r];
             }
         }
     }
@@ -57,13 +80,16 @@ dispatch! {
     /// Flips signs, a bit for each number, and transforms without a scale.
     fn transform(signs: &[u8], row: &mut [f32]) {
         let (row, _) = row.as_chunks_mut::<WIDTH>();
-        for (v, bits) in row.iter_mut().zip(signs) {
-            let flipped: Lanes = std::array::from_fn(|i| {
-                f32::from_bits(v[i].to_bits() ^ ((u32::from(*bits) >> i) << 31))
-            });
-            *v = within::<4>(within::<2>(within::<1>(flipped)));
+        let (blocks, rest) = row.as_chunks_mut::<8>();
+        let (sign_blocks, sign_rest) = signs.as_chunks::<8>();
+        for (block, signs) in blocks.iter_mut().zip(sign_blocks) {
+            *block = across(std::array::from_fn(|at| alone(block[at], signs[at])));
         }
-        let mut stride = 1;
+        for (v, signs) in rest.iter_mut().zip(sign_rest) {
+            *v = alone(*v, *signs);
+        }
+        // Whole blocks have the stages below a distance of eight vectors.
+        let mut stride = if rest.is_empty() { 8 } else { 1 };
         while stride < row.len() {
             match row.len() / stride {
                 2 => pass::<2>(row, stride),
@@ -88,23 +114,16 @@ fn signs(rng: &Rng, count: usize) -> Vec<u8> {
     bytes
 }
 
-dispatch! {
-    fn add_scaled(x: &[f32], scale: f32, out: &mut [f32]) {
-        for (out, x) in out.iter_mut().zip(x) {
-            *out += scale * x;
-        }
-    }
-}
-
 impl Vectors {
-    /// Rows of `width` numbers as vectors of `dimension` numbers, in time. Up to `dimension` numbers, distances and angles
-    /// stay the same; wider rows are cut into parts whose projections are added, which keeps them in expectation. The
-    /// projection depends on the dimension, the seed and the part alone: rows of different widths that differ by trailing zeros
-    /// have the same projection.
+    /// Rows of `width` numbers as vectors of `dimension` numbers, in time. Up to `dimension` numbers, distances and
+    /// angles stay the same; wider rows are cut into parts whose projections are added, which keeps them in
+    /// expectation. The projection depends on the dimension, the seed and the part alone: rows of different widths
+    /// that differ by trailing zeros have the same projection.
     ///
     /// # Errors
-    /// `OutOfRange` for a width of 0 or a dimension that is too small or too large; `Mismatch` for a dimension that is no
-    /// power of two and for numbers that are no rows; `NonFinite` for the first row with a number that is not finite.
+    /// `OutOfRange` for a width of 0 or a dimension that is too small or too large; `Mismatch` for a dimension that
+    /// is no power of two and for numbers that are no rows; `NonFinite` for the first row with a number that is not
+    /// finite.
     pub fn project(
         numbers: &[f32],
         width: usize,
@@ -130,17 +149,24 @@ impl Vectors {
             .map(|at| signs(&Rng::new(seed, "hrr.project", at as u64), dimension / 8))
             .collect();
         let scale = (dimension as f64).powf(-0.5 * ROUNDS as f64) as f32;
-        let mut out = rows(numbers.len() / width, dimension)?;
-        pool::for_each_rows(&mut out, dimension, 1, |at, out| {
+        let part = Vec::new;
+        let count = numbers.len() / width;
+        let mut out = computed(count, dimension, FEW, part, |part, at, out| {
             let row = &numbers[at * width..][..width];
-            let mut part = vec![0.0; dimension];
-            for (own, signs) in row.chunks(dimension).zip(all.chunks(ROUNDS)) {
-                part[..own.len()].copy_from_slice(own);
-                part[own.len()..].fill(0.0);
-                signs.iter().for_each(|signs| transform(signs, &mut part));
-                add_scaled(&part, scale, out);
+            let (head, tail) = row.split_at(width.min(dimension));
+            let (first, others) = all.split_at(ROUNDS);
+            // The rest of the row is zeros.
+            out[..head.len()].copy_from_slice(head);
+            first.iter().for_each(|signs| transform(signs, out));
+            for (own, signs) in tail.chunks(dimension).zip(others.chunks(ROUNDS)) {
+                part.clear();
+                part.extend_from_slice(own);
+                part.resize(dimension, 0.0);
+                signs.iter().for_each(|signs| transform(signs, part));
+                simd::add_assign(out, part);
             }
-        });
+            simd::scale_all(out, scale);
+        })?;
         if normalise {
             superposition::normalise(&mut out, dimension)?;
         }

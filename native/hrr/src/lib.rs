@@ -1,8 +1,8 @@
 //! Holographic reduced representations (Plate 1995): vectors that are bound by circular convolution.
 //!
-//! [`Vectors`] are rows of `d` numbers in one of two [`Domain`]s. The transform between both keeps lengths and angles, so
-//! sums, norms and dot products are the same code in both. Random numbers depend on a seed and an index, so the number of
-//! threads changes no bit of a result.
+//! [`Vectors`] are rows of `d` numbers in one of two [`Domain`]s. The transform between both keeps lengths and
+//! angles, so sums, norms and dot products are the same code in both. Random numbers depend on a seed and an index,
+//! so the number of threads changes no bit of a result.
 
 #![warn(unreachable_pub)]
 

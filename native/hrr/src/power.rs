@@ -1,11 +1,11 @@
 //! Powers of unitary vectors, sequences by them, and shifts: products of phases.
 
 use sconce_tensor::trig::sin_cos_with;
-use sconce_tensor::{Error, Result, dispatch, memory, pool};
+use sconce_tensor::{Error, Result, dispatch, memory};
 
 use crate::fourier::factors;
 use crate::superposition::Sum;
-use crate::vectors::{Domain, Vectors, inverse, rows};
+use crate::vectors::{Domain, FEW, ROWS, Vectors, computed, inverse, rows};
 
 /// The largest deviation of a squared modulus from 1 in a unitary vector.
 const TOLERANCE: f32 = 1e-3;
@@ -50,9 +50,9 @@ fn phases(spectrum: &[f32]) -> Result<Vec<f64>> {
 }
 
 impl Vectors {
-    /// Powers of one unitary vector, `[exponents, d]` in the spectrum: vector `i` is this one bound `exponents[i]` times.
-    /// Negative exponents are inverses, and a fraction turns each phase by that part; where bin 0 or `d/2` is -1 a
-    /// fraction takes the real part.
+    /// Powers of one unitary vector, `[exponents, d]` in the spectrum: vector `i` is this one bound `exponents[i]`
+    /// times. Negative exponents are inverses, and a fraction turns each phase by that part; where bin 0 or `d/2` is
+    /// -1 a fraction takes the real part.
     ///
     /// # Errors
     /// `Mismatch` for several vectors, and for one that is not unitary; `NonFinite` and `OutOfRange` for exponents;
@@ -72,17 +72,24 @@ impl Vectors {
         }
         let d = self.dimension();
         let turns = self.with_domain(Domain::Spectrum, |own| phases(own.row(0)))?;
-        let mut numbers = rows(exponents.len(), d)?;
-        pool::for_each_rows(&mut numbers, d, 1, |at, out| turned(&turns, exponents[at], out));
+        let numbers = computed(
+            exponents.len(),
+            d,
+            FEW,
+            || (),
+            |(), at, out| {
+                turned(&turns, exponents[at], out);
+            },
+        )?;
         Ok(Vectors::of(d, Domain::Spectrum, numbers))
     }
 
-    /// Sequences of `length` vectors each, `[count / length, d]`: the sums of vector `i` of a sequence bound to the power
-    /// `i` of a position, divided by their lengths.
+    /// Sequences of `length` vectors each, `[count / length, d]`: the sums of vector `i` of a sequence bound to the
+    /// power `i` of a position, divided by their lengths.
     ///
     /// # Errors
-    /// `OutOfRange` and `Mismatch` for a length that does not divide the count, and the errors of [`power`](Self::power)
-    /// for the position.
+    /// `OutOfRange` and `Mismatch` for a length that does not divide the count, and the errors of
+    /// [`power`](Self::power) for the position.
     pub fn sequence(&self, position: &Vectors, length: Option<usize>) -> Result<Vectors> {
         let length = length.unwrap_or(self.count());
         if !(1..=self.count()).contains(&length) {
@@ -121,13 +128,18 @@ impl Vectors {
         let d = self.dimension();
         let shift = shift.rem_euclid(d as i64) as usize;
         if self.domain() == Domain::Time {
-            let mut numbers = rows(self.count(), d)?;
-            for (at, out) in numbers.chunks_exact_mut(d).enumerate() {
-                let (head, tail) = self.row(at).split_at(d - shift);
-                let (to_tail, to_head) = out.split_at_mut(shift);
-                to_tail.copy_from_slice(tail);
-                to_head.copy_from_slice(head);
-            }
+            let numbers = computed(
+                self.count(),
+                d,
+                ROWS,
+                || (),
+                |(), at, out| {
+                    let (head, tail) = self.row(at).split_at(d - shift);
+                    let (to_tail, to_head) = out.split_at_mut(shift);
+                    to_tail.copy_from_slice(tail);
+                    to_head.copy_from_slice(head);
+                },
+            )?;
             return Ok(Vectors::of(d, Domain::Time, numbers));
         }
         let turns: Vec<f64> = (0..=d / 2).map(|k| -((k * shift % d) as f64) / d as f64).collect();
@@ -144,21 +156,26 @@ impl Vectors {
         let d = self.dimension();
         let (real, other) = factors(d);
         self.with_domain(Domain::Spectrum, |own| {
-            let mut numbers = rows(own.count(), d)?;
-            pool::for_each_rows(&mut numbers, d, 1, |at, out| {
-                let (re, im) = own.row(at).split_at(d / 2);
-                let (out_re, out_im) = out.split_at_mut(d / 2);
-                for ((out_re, out_im), (re, im)) in
-                    out_re.iter_mut().zip(out_im.iter_mut()).zip(re.iter().zip(im))
-                {
-                    let by = inverse(re.hypot(*im));
-                    (*out_re, *out_im) = match by > 0.0 && by.is_finite() {
-                        true => (other * by * re, other * by * im),
-                        false => (other, 0.0),
-                    };
-                }
-                (out_re[0], out_im[0]) = (sign(re[0]) * real, sign(im[0]) * real);
-            });
+            let numbers = computed(
+                own.count(),
+                d,
+                FEW,
+                || (),
+                |(), at, out| {
+                    let (re, im) = own.row(at).split_at(d / 2);
+                    let (out_re, out_im) = out.split_at_mut(d / 2);
+                    for ((out_re, out_im), (re, im)) in
+                        out_re.iter_mut().zip(out_im.iter_mut()).zip(re.iter().zip(im))
+                    {
+                        let by = inverse(re.hypot(*im));
+                        (*out_re, *out_im) = match by > 0.0 && by.is_finite() {
+                            true => (other * by * re, other * by * im),
+                            false => (other, 0.0),
+                        };
+                    }
+                    (out_re[0], out_im[0]) = (sign(re[0]) * real, sign(im[0]) * real);
+                },
+            )?;
             Ok(Vectors::of(d, Domain::Spectrum, numbers))
         })
     }

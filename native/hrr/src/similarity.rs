@@ -104,8 +104,8 @@ impl Vectors {
         })
     }
 
-    /// The cosine of the angle between each vector and each item, `[count, items]`. The vectors move to the domain of the
-    /// items. A vector of zeros is not similar to any: its cosines are 0.
+    /// The cosine of the angle between each vector and each item, `[count, items]`. The vectors move to the domain of
+    /// the items. A vector of zeros is not similar to any: its cosines are 0.
     ///
     /// # Errors
     /// `Mismatch` for items of another width; `NonFinite` for vectors whose squared length exceeds the range of f32;

@@ -51,8 +51,9 @@ impl Vectors {
     /// The sums of consecutive vectors, in the domain of these. Each sum is similar to all of its vectors.
     ///
     /// # Errors
-    /// `OutOfRange` for a group of no vector; `Mismatch` if the count is no multiple of the group, and for another number
-    /// of weights; `NonFinite` for weights that are not finite and for sums whose squared length is not; `OutOfMemory`.
+    /// `OutOfRange` for a group of no vector; `Mismatch` if the count is no multiple of the group, and for another
+    /// number of weights; `NonFinite` for weights that are not finite and for sums whose squared length is not;
+    /// `OutOfMemory`.
     pub fn superpose(&self, options: &Sum) -> Result<Vectors> {
         let (count, d) = (self.count(), self.dimension());
         let group = options.group.unwrap_or(count);
@@ -88,12 +89,12 @@ impl Vectors {
         Ok(Vectors::of(d, self.domain(), numbers))
     }
 
-    /// The sums of the vectors at the same index of several batches, in the spectrum if a batch is there. A batch of one
-    /// vector is added to each vector of the others.
+    /// The sums of the vectors at the same index of several batches, in the spectrum if a batch is there. A batch of
+    /// one vector is added to each vector of the others.
     ///
     /// # Errors
-    /// `NotFound` for no batch; `Mismatch` for other widths, counts, or numbers of weights; `NonFinite` for weights and
-    /// sums that are not finite; `OutOfMemory`.
+    /// `NotFound` for no batch; `Mismatch` for other widths, counts, or numbers of weights; `NonFinite` for weights
+    /// and sums that are not finite; `OutOfMemory`.
     pub fn superpose_rows(batches: &[&Vectors], options: &Sum) -> Result<Vectors> {
         let first = batches.first().ok_or_else(|| Error::not_found("a batch of vectors"))?;
         if let Some(group) = options.group {

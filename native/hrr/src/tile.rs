@@ -1,7 +1,7 @@
 //! Dot products of several queries with several items.
 //!
-//! The sum of a pair has [`WIDTH`] lanes and is added in the same order in each tile, so a dot product does not depend on
-//! the number of queries or items.
+//! The sum of a pair has [`WIDTH`] lanes and is added in the same order in each tile, so a dot product does not
+//! depend on the number of queries or items.
 
 use sconce_tensor::dispatch;
 use sconce_tensor::simd::mul_add;
@@ -15,7 +15,7 @@ pub(crate) const ITEMS: usize = 24;
 const DEPTH: usize = 1024;
 /// Queries and items of a tile, whose sums stay in registers. One query has more items.
 const TILE: (usize, usize) = (4, 3);
-const ALONE: usize = 8;
+const ALONE: usize = 4;
 
 type Lanes = [f32; WIDTH];
 
@@ -41,14 +41,17 @@ fn tile<const FMA: bool, const Q: usize, const I: usize>(
 ) {
     let a: [&[f32]; Q] = std::array::from_fn(|q| &block.query(query + q)[from..to]);
     let b: [&[f32]; I] = std::array::from_fn(|i| &block.item(item + i)[from..to]);
+    let place = |q: usize, i: usize| (query + q) * ITEMS + item + i;
     let mut own: [[Lanes; I]; Q] =
-        std::array::from_fn(|q| std::array::from_fn(|i| sums[(query + q) * ITEMS + item + i]));
-    let a_chunks = a.map(|row| row.as_chunks::<WIDTH>());
-    let b_chunks = b.map(|row| row.as_chunks::<WIDTH>());
-    for at in 0..(to - from) / WIDTH {
-        let b: [Lanes; I] = std::array::from_fn(|i| b_chunks[i].0[at]);
+        std::array::from_fn(|q| std::array::from_fn(|i| sums[place(q, i)]));
+    // Slices of one known length need no checks of bounds in the loop.
+    let count = (to - from) / WIDTH;
+    let a_lanes: [&[Lanes]; Q] = std::array::from_fn(|q| &a[q].as_chunks().0[..count]);
+    let b_lanes: [&[Lanes]; I] = std::array::from_fn(|i| &b[i].as_chunks().0[..count]);
+    for at in 0..count {
+        let b: [Lanes; I] = std::array::from_fn(|i| b_lanes[i][at]);
         for q in 0..Q {
-            let a = a_chunks[q].0[at];
+            let a = a_lanes[q][at];
             for i in 0..I {
                 for lane in 0..WIDTH {
                     own[q][i][lane] = mul_add::<FMA>(a[lane], b[i][lane], own[q][i][lane]);
@@ -58,10 +61,16 @@ fn tile<const FMA: bool, const Q: usize, const I: usize>(
     }
     for q in 0..Q {
         for i in 0..I {
-            for (lane, (a, b)) in a_chunks[q].1.iter().zip(b_chunks[i].1).enumerate() {
-                own[q][i][lane] = mul_add::<FMA>(*a, *b, own[q][i][lane]);
+            sums[place(q, i)] = own[q][i];
+        }
+    }
+    // The rest is added in memory: a variable index into `own` would keep the sums out of registers.
+    for at in count * WIDTH..to - from {
+        for q in 0..Q {
+            for i in 0..I {
+                let sum = &mut sums[place(q, i)][at % WIDTH];
+                *sum = mul_add::<FMA>(a[q][at], b[i][at], *sum);
             }
-            sums[(query + q) * ITEMS + item + i] = own[q][i];
         }
     }
 }
@@ -91,7 +100,7 @@ dispatch! {
         let (queries, items) =
             (block.queries.len() / block.width, block.items.len() / block.width);
         let mut sums = [[0.0f32; WIDTH]; QUERIES * ITEMS];
-        // Whole rows are read for one query: reading rows in parts is slower.
+        // A few queries read each item once: reading it in parts is slower.
         let depth = if queries < TILE.0 { block.width } else { DEPTH };
         for from in (0..block.width).step_by(depth) {
             let part = (from, (from + depth).min(block.width));

@@ -1,5 +1,6 @@
 //! Batches of vectors.
 
+use std::mem::MaybeUninit;
 use std::sync::{Arc, OnceLock};
 
 use sconce_tensor::{Error, Result, memory, pool, simd};
@@ -14,15 +15,17 @@ const LEAST_DIMENSION: usize = 8;
 const MOST_COUNT: usize = 1 << 31;
 /// Rows that a shard of parallel work computes, for work of about a microsecond a row.
 pub(crate) const ROWS: usize = 8;
+/// Rows of a shard for work of ten microseconds a row.
+pub(crate) const FEW: usize = 2;
 
 /// The meaning of the numbers of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
     /// The numbers themselves.
     Time,
-    /// The half spectrum of `d / 2 + 1` bins `X[k]`, divided by `sqrt(d)`: the real parts of the bins `0..d/2`, then the
-    /// real part of bin `d/2`, then the imaginary parts of the bins `1..d/2`. The bins `1..d/2` count twice in the full
-    /// spectrum, so they are multiplied by `sqrt(2)`. Bins 0 and `d/2` are real.
+    /// The half spectrum of `d / 2 + 1` bins `X[k]`, divided by `sqrt(d)`: the real parts of the bins `0..d/2`, then
+    /// the real part of bin `d/2`, then the imaginary parts of the bins `1..d/2`. The bins `1..d/2` count twice in
+    /// the full spectrum, so they are multiplied by `sqrt(2)`. Bins 0 and `d/2` are real.
     Spectrum,
 }
 
@@ -47,14 +50,47 @@ pub(crate) fn check_dimension(dimension: usize) -> Result<()> {
     }
 }
 
-/// Zeros for `count` rows, after a check of the available memory.
-pub(crate) fn rows(count: usize, width: usize) -> Result<Vec<f32>> {
+/// Checks that `count` rows of `width` numbers fit in memory.
+fn check_room(count: usize, width: usize) -> Result<usize> {
     if !(1..=MOST_COUNT).contains(&count) {
         return Err(Error::out_of_range("count", count as f64, 1.0, MOST_COUNT as f64));
     }
     let numbers = count.saturating_mul(width);
     memory::room("vectors", numbers.saturating_mul(size_of::<f32>()) as u64)?;
+    Ok(numbers)
+}
+
+/// Zeros for `count` rows, after a check of the available memory.
+pub(crate) fn rows(count: usize, width: usize) -> Result<Vec<f32>> {
+    let numbers = check_room(count, width)?;
     memory::caught(|| Ok(memory::zeros(numbers)))
+}
+
+/// Rows that `work(buffers, at, row)` computes in parallel from zeros, for shards of `per_shard` rows with buffers of
+/// their own.
+///
+/// The zeros of a row are written directly before its work, while they are in the cache of its CPU. A zeroed buffer
+/// would be written and read once more through memory.
+pub(crate) fn computed<B>(
+    count: usize,
+    width: usize,
+    per_shard: usize,
+    buffers: impl Fn() -> B + Sync + Send,
+    work: impl Fn(&mut B, usize, &mut [f32]) + Sync + Send,
+) -> Result<Vec<f32>> {
+    let numbers = check_room(count, width)?;
+    let mut all = memory::caught(|| Ok(memory::uninit::<f32>(numbers)))?;
+    pool::for_each_rows(&mut all, width, per_shard, |first, rows| {
+        let mut buffers = buffers();
+        for (at, row) in rows.chunks_exact_mut(width).enumerate() {
+            row.fill(MaybeUninit::new(0.0));
+            // SAFETY: all numbers of `row` are initialised. `MaybeUninit<f32>` has the layout of `f32`.
+            let row = unsafe { &mut *(std::ptr::from_mut(row) as *mut [f32]) };
+            work(&mut buffers, first + at, row);
+        }
+    });
+    // SAFETY: there are `count` rows of `width` numbers, and shards cover and initialise all of them.
+    Ok(unsafe { all.assume_init() }.into_vec())
 }
 
 impl Vectors {
@@ -128,16 +164,21 @@ impl Vectors {
     }
 
     /// A batch in another domain; `None` if it is in this one.
-    fn moved(&self, domain: Domain) -> Result<Option<Vectors>> {
+    pub(crate) fn moved(&self, domain: Domain) -> Result<Option<Vectors>> {
         if self.domain == domain {
             return Ok(None);
         }
-        let mut numbers = rows(self.count(), self.dimension)?;
         let plan = Plan::of(self.dimension);
-        pool::for_each_rows(&mut numbers, self.dimension, 1, |at, row| match domain {
-            Domain::Spectrum => plan.forward(self.row(at), row),
-            Domain::Time => plan.inverse(self.row(at), row),
-        });
+        let numbers = computed(
+            self.count(),
+            self.dimension,
+            FEW,
+            || plan.scratch(),
+            |scratch, at, out| match domain {
+                Domain::Spectrum => plan.forward(self.row(at), out, scratch),
+                Domain::Time => plan.inverse(self.row(at), out, scratch),
+            },
+        )?;
         Ok(Some(Vectors::of(self.dimension, domain, numbers)))
     }
 
@@ -262,13 +303,16 @@ impl Vectors {
     /// `NonFinite` for a length that exceeds the range of f32; `OutOfMemory`.
     pub fn normalised(&self) -> Result<Vectors> {
         let norms = self.norms("batch")?;
-        let mut numbers = rows(self.count(), self.dimension)?;
-        pool::for_each_rows(&mut numbers, self.dimension, ROWS, |first, rows| {
-            for (at, row) in rows.chunks_exact_mut(self.dimension).enumerate() {
-                row.copy_from_slice(self.row(first + at));
-                simd::scale_all(row, inverse(norms[first + at]));
-            }
-        });
+        let numbers = computed(
+            self.count(),
+            self.dimension,
+            ROWS,
+            || (),
+            |(), at, row| {
+                row.copy_from_slice(self.row(at));
+                simd::scale_all(row, inverse(norms[at]));
+            },
+        )?;
         Ok(Vectors::of(self.dimension, self.domain, numbers))
     }
 }
