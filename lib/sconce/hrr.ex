@@ -130,7 +130,7 @@ defmodule Sconce.HRR do
       {1, :time}
       iex> {:error, error} = Sconce.HRR.from_tensor([1, 2, 3])
       iex> Exception.message(error)
-      "from_tensor: dimension is 3, outside 8 to 16777216"
+      "from_tensor: dimension: 3 is outside 8..16777216"
   """
   @spec from_tensor(tensor, keyword) :: {:ok, t} | {:error, Error.t()}
   def from_tensor(tensor, opts \\ []) do
@@ -211,7 +211,7 @@ defmodule Sconce.HRR do
       3
       iex> {:error, error} = Sconce.HRR.take(atoms, [10])
       iex> Exception.message(error)
-      "take: index is 10, outside 0 to 9"
+      "take: index: 10 is outside 0..9"
   """
   @spec take(t, tensor) :: {:ok, t} | {:error, Error.t()}
   def take(%__MODULE__{ref: ref, form: form}, indices) do
@@ -356,6 +356,8 @@ defmodule Sconce.HRR do
   def unitary(%__MODULE__{ref: ref, form: form}),
     do: made(Call.in_background(&Native.hrr_unitary(ref, &1)), form)
 
+  @most_shift 2 ** 62
+
   @doc """
   Shifts the numbers of each vector cyclically in time: number `i` moves to index `i + shift`.
 
@@ -365,8 +367,9 @@ defmodule Sconce.HRR do
       {:ok, [[2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 1.0]]}
   """
   @spec permute(t, integer) :: {:ok, t} | {:error, Error.t()}
-  def permute(%__MODULE__{ref: ref, form: form}, shift) when shift in -(2 ** 62)..(2 ** 62),
-    do: made(Call.in_background(&Native.hrr_permute(ref, &1, shift)), form)
+  def permute(%__MODULE__{ref: ref, form: form}, shift)
+      when is_integer(shift) and abs(shift) <= @most_shift,
+      do: made(Call.in_background(&Native.hrr_permute(ref, &1, shift)), form)
 
   def permute(%__MODULE__{}, other),
     do: Options.argument!("shift", other, "an integer from -2^62 to 2^62")

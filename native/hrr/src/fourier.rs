@@ -4,14 +4,19 @@
 use std::sync::{Arc, Mutex};
 
 use num_complex::Complex;
-use rustfft::{Fft, FftPlanner, FftPlannerScalar};
+use rustfft::algorithm::{BluesteinsAlgorithm, Radix4};
+use rustfft::{Fft, FftDirection};
 use sconce_tensor::dispatch;
-use sconce_tensor::simd::{Level, level, mul_add};
+use sconce_tensor::simd::mul_add;
+#[cfg(target_arch = "x86_64")]
+use sconce_tensor::simd::{Level, level};
 
 /// Bins that are computed together.
 const BINS: usize = 8;
 /// Plans that are kept.
 const KEPT: usize = 8;
+
+const DIRECTIONS: [FftDirection; 2] = [FftDirection::Forward, FftDirection::Inverse];
 
 static PLANS: Mutex<Vec<Arc<Plan>>> = Mutex::new(Vec::new());
 
@@ -23,6 +28,30 @@ pub(crate) struct Plan {
     /// Cosine and sine of `2 pi k / d` for the bins `0..=d/4`.
     cos: Vec<f32>,
     sin: Vec<f32>,
+}
+
+/// The complex transforms of a length, forward and inverse.
+fn planned(length: usize) -> [Arc<dyn Fft<f32>>; 2] {
+    #[cfg(target_arch = "x86_64")]
+    if level() != Level::Portable
+        && let Ok(mut planner) = rustfft::FftPlannerAvx::new()
+    {
+        return DIRECTIONS.map(|direction| planner.plan_fft(length, direction));
+    }
+    #[cfg(target_arch = "aarch64")]
+    if let Ok(mut planner) = rustfft::FftPlannerNeon::new() {
+        return DIRECTIONS.map(|direction| planner.plan_fft(length, direction));
+    }
+    DIRECTIONS.map(|direction| plain(length, direction))
+}
+
+/// A transform without vector code. Rustfft's planner is faster, and would add 200 kB to the library for CPUs that few have.
+fn plain(length: usize, direction: FftDirection) -> Arc<dyn Fft<f32>> {
+    if length.is_power_of_two() {
+        return Arc::new(Radix4::new(length, direction));
+    }
+    let inner = Radix4::new((2 * length - 1).next_power_of_two(), direction);
+    Arc::new(BluesteinsAlgorithm::new(length, Arc::new(inner)))
 }
 
 /// The factor of bins 0 and `d/2` of the spectrum, and that of the others.
@@ -49,16 +78,7 @@ impl Plan {
 
     fn new(dimension: usize) -> Self {
         let half = dimension / 2;
-        let [forward, inverse] = match level() {
-            Level::Portable => {
-                let mut planner = FftPlannerScalar::new();
-                [planner.plan_fft_forward(half), planner.plan_fft_inverse(half)]
-            }
-            _ => {
-                let mut planner = FftPlanner::new();
-                [planner.plan_fft_forward(half), planner.plan_fft_inverse(half)]
-            }
-        };
+        let [forward, inverse] = planned(half);
         let angle = |k: usize| std::f64::consts::TAU * k as f64 / dimension as f64;
         let (sin, cos) = (0..=half / 2)
             .map(|k| {
