@@ -91,6 +91,7 @@ defmodule Sconce.MixProject do
           Sconce.Evolve.Search,
           Sconce.Evolve.Strategy
         ],
+        "Holographic vectors": [Sconce.HRR, Sconce.HRR.Quantised],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],

@@ -270,6 +270,30 @@ defmodule Sconce.Native do
   def search_resume(_search, _reference, _folder), do: unavailable(:resume)
   def search_mean(_search, _reference), do: unavailable(:mean)
 
+  # HRR
+  def hrr_atoms(_reference, _sizes, _kind, _seed), do: unavailable(:atoms)
+  def hrr_new(_reference, _numbers, _dimension), do: unavailable(:from_tensor)
+  def hrr_numbers(_vectors, _reference), do: unavailable(:to_tensor)
+  def hrr_within(_vectors, _reference, _spectrum), do: unavailable(:in_domain)
+  def hrr_take(_vectors, _reference, _indices), do: unavailable(:take)
+  def hrr_concat(_reference, _batches), do: unavailable(:concat)
+  def hrr_bind(_one, _reference, _other), do: unavailable(:bind)
+  def hrr_unbind(_one, _reference, _keys, _exact), do: unavailable(:unbind)
+  def hrr_superpose(_reference, _batches, _several, _options), do: unavailable(:superpose)
+  def hrr_normalise(_vectors, _reference), do: unavailable(:normalise)
+  def hrr_unitary(_vectors, _reference), do: unavailable(:unitary)
+  def hrr_permute(_vectors, _reference, _shift), do: unavailable(:permute)
+  def hrr_power(_vectors, _reference, _exponents), do: unavailable(:power)
+  def hrr_sequence(_vectors, _reference, _position, _length), do: unavailable(:sequence)
+  def hrr_at(_vectors, _reference, _position, _places), do: unavailable(:at)
+
+  def hrr_project(_reference, _numbers, _width, _target, _normalise),
+    do: unavailable(:project)
+
+  def hrr_quantise(_vectors, _reference), do: unavailable(:quantise)
+  def hrr_similarity(_queries, _reference, _items), do: unavailable(:similarity)
+  def hrr_cleanup(_queries, _reference, _items), do: unavailable(:cleanup)
+
   # Compress
   def compress_quantise(_reference, _given, _shape, _grid), do: unavailable(:quantise)
 

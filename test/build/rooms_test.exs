@@ -19,10 +19,11 @@ defmodule Sconce.Build.RoomsTest do
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
     "evolve" => ~w(env nn ops tensor),
+    "hrr" => ~w(tensor),
     "onnx" => ~w(nn ops tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>
-      ~w(onnx compat compress evolve play serve train data env fixtures nn realtime ops game tensor cuda)
+      ~w(onnx compat compress evolve hrr play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

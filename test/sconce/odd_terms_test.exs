@@ -18,6 +18,7 @@ defmodule Sconce.OddTermsTest do
     Device,
     Env,
     Error,
+    HRR,
     League,
     Monitor,
     Policy,
@@ -78,6 +79,7 @@ defmodule Sconce.OddTermsTest do
       Sconce.Evolve.Run.start_link(search, out: Path.join(dir, "evolve"), generations: 2)
 
     {:ok, evolved} = Sconce.Evolve.Run.await(evolving)
+    {:ok, vectors} = HRR.atoms(2, 16)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -105,6 +107,7 @@ defmodule Sconce.OddTermsTest do
        search: search,
        evolving: evolving,
        evolved: evolved,
+       vectors: vectors,
        endpoint: endpoint,
        counter: counter,
        gauge: gauge,
@@ -240,6 +243,25 @@ defmodule Sconce.OddTermsTest do
       {Strategy, :tell, [context.strategy, [0.0, 1.0, 0.5, 0.2]]},
       {Billiards, :shot, [1, [power: 0.1]]},
       {Billiards, :svg, [context.shot]},
+      {HRR, :at, [context.vectors, context.vectors, [0.0]]},
+      {HRR, :atoms, [2, 16, [seed: 1]]},
+      {HRR, :bind, [context.vectors, context.vectors]},
+      {HRR, :cleanup, [context.vectors, context.vectors]},
+      {HRR, :concat, [[context.vectors]]},
+      {HRR, :from_tensor, [[[1, 2, 3, 4, 5, 6, 7, 8]], []]},
+      {HRR, :in_domain, [context.vectors, :time]},
+      {HRR, :normalise, [context.vectors]},
+      {HRR, :permute, [context.vectors, 1]},
+      {HRR, :power, [context.vectors, [1.0]]},
+      {HRR, :project, [[[1, 2]], 16, [seed: 1]]},
+      {HRR, :quantise, [context.vectors]},
+      {HRR, :sequence, [context.vectors, context.vectors, [length: 1]]},
+      {HRR, :similarity, [context.vectors, context.vectors]},
+      {HRR, :superpose, [context.vectors, [group: 1]]},
+      {HRR, :take, [context.vectors, [0]]},
+      {HRR, :to_tensor, [context.vectors]},
+      {HRR, :unbind, [context.vectors, context.vectors, [exact: true]]},
+      {HRR, :unitary, [context.vectors]},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},

@@ -18,7 +18,7 @@ const POOL_BYTES: usize = 256 << 10;
 
 /// Runs work on a native thread, which sends the answer by message: on a thread of the sessions, or on one of its own in
 /// the background if sessions would wait for it.
-fn run<'a, T: Answer + Send + 'static>(
+pub(crate) fn run<'a, T: Answer + Send + 'static>(
     env: Env<'a>,
     op: &'static str,
     reference: Reference<'a>,
@@ -57,7 +57,7 @@ impl<T> Locked<T> {
 }
 
 /// Numbers of an answer, as one binary.
-enum Column {
+pub(crate) enum Column {
     Bytes(Vec<u8>),
     U32(Vec<u32>),
     F32(Vec<f32>),
@@ -89,7 +89,7 @@ fn to_words<'a, T: Copy, const N: usize>(
 }
 
 /// The bytes of a binary, or of all binaries in a list.
-fn length(term: Term<'_>) -> usize {
+pub(crate) fn length(term: Term<'_>) -> usize {
     match binaries(term) {
         Ok(all) => all.iter().map(|binary| binary.len()).sum(),
         Err(_) => Binary::from_term(term).map_or(0, |binary| binary.len()),
@@ -97,14 +97,14 @@ fn length(term: Term<'_>) -> usize {
 }
 
 /// The binaries of a call.
-fn binaries(term: Term<'_>) -> Result<Vec<Binary<'_>>> {
+pub(crate) fn binaries(term: Term<'_>) -> Result<Vec<Binary<'_>>> {
     term.decode().map_err(|_| Error::not_found("binaries"))
 }
 
-fn part<'b>(binaries: &'b [Binary<'_>], at: usize) -> &'b [u8] {
+pub(crate) fn part<'b>(binaries: &'b [Binary<'_>], at: usize) -> &'b [u8] {
     binaries.get(at).map(Binary::as_slice).unwrap_or_default()
 }
 
-fn wide(what: &str, bytes: &[u8]) -> Result<Vec<f64>> {
+pub(crate) fn wide(what: &str, bytes: &[u8]) -> Result<Vec<f64>> {
     from_binary(what, bytes, f64::from_le_bytes)
 }

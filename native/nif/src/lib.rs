@@ -17,6 +17,7 @@ mod embedding;
 mod env;
 mod evolve;
 mod gpu;
+mod hrr;
 mod league;
 mod loader;
 mod many;
