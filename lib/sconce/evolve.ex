@@ -6,11 +6,14 @@ defmodule Sconce.Evolve do
   |---|---|---|
   | `Sconce.Evolve.Archive` | the best solution of each cell of a space of measures | MAP-Elites, Mouret & Clune 2015 |
   | `Sconce.Evolve.Strategy` | a distribution of solutions that moves towards higher fitness | CMA-ES, Hansen 2016, and others |
+  | `Sconce.Evolve.Population` | many small policies, which play whole episodes in one call | |
+  | `Sconce.Evolve.Search` | both together with environments, in a native loop | CMA-ME, Fontaine et al. 2020, and others |
+  | `Sconce.Evolve.Run` | a long search with events and saves, as in `mix sconce.evolve` | |
 
   A solution is a vector of 32-bit floats, such as the weights of a small policy. Its objective or fitness is a number; a
   higher one is better. Measures say what the solution does, such as how far it jumps.
 
-  The app evaluates solutions. An archive gives variations of its elites, and takes them back with their objectives and
+  Where the app evaluates solutions, an archive gives variations of its elites, and takes them back with their objectives and
   measures:
 
       iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [10, 10]}, ranges: [{-1, 1}, {-1, 1}], solution_size: 2)

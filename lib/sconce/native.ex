@@ -232,6 +232,7 @@ defmodule Sconce.Native do
   def archive_retrieve(_archive, _reference, _measures), do: unavailable(:retrieve)
   def archive_novelty(_archive, _reference, _measures, _nearest), do: unavailable(:novelty)
   def archive_vary(_archive, _reference, _variation, _count, _stream), do: unavailable(:vary)
+  def archive_prune(_archive, _reference, _share), do: unavailable(:prune)
   def archive_best(_archive, _reference), do: unavailable(:best)
   def archive_raster(_archive, _reference), do: unavailable(:svg)
 

@@ -328,6 +328,46 @@ defmodule Sconce.Evolve.Archive do
     do: Call.in_background(&Native.archive_merge(ref, &1, other))
 
   @doc """
+  Removes a share of the elites, those with the lowest objectives, and returns their number. Their cells are empty again.
+
+      iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 1)
+      iex> {:ok, _added} = Sconce.Evolve.Archive.add(archive, [[0.5], [2.0]], [1, 3], [[0.1], [0.9]])
+      iex> Sconce.Evolve.Archive.prune(archive, 0.5)
+      {:ok, 1}
+      iex> {:ok, elites} = Sconce.Evolve.Archive.elites(archive)
+      iex> elites.objectives
+      [3.0]
+  """
+  @spec prune(t, number) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def prune(%__MODULE__{ref: ref}, share) do
+    (is_number(share) and share >= 0 and share <= 1) ||
+      Options.argument!("share", share, "a number from 0 to 1")
+
+    Call.in_background(&Native.archive_prune(ref, &1, share / 1))
+  end
+
+  @doc """
+  Returns a new archive with other cells that holds the best elites of this one: with fewer cells a smaller one. Options
+  are those of `new/1` without `:solution_size`.
+
+      iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 1)
+      iex> {:ok, _added} = Sconce.Evolve.Archive.add(archive, [[0.5], [2.0]], [1, 3], [[0.1], [0.4]])
+      iex> Sconce.Evolve.Archive.compress(archive, cells: {:grid, [2]}, ranges: [{0, 1}])
+      {:ok, #Sconce.Evolve.Archive<1 of 2 cells · 1 measures · solutions of 1 · best 3.0>}
+  """
+  @spec compress(t, keyword) :: {:ok, t} | {:error, Error.t()}
+  def compress(%__MODULE__{ref: ref, solution_size: size}, opts) do
+    opts = Options.keyword!(opts)
+
+    with {:ok, made} <- new([solution_size: size || 1] ++ opts),
+         {:ok, [solutions, objectives, measures, _cells]} <-
+           Call.in_background(&Native.archive_elites(ref, &1)),
+         given = [solutions, objectives, measures],
+         {:ok, _added} <- Call.in_background(&Native.archive_add(made.ref, &1, given)),
+         do: {:ok, made}
+  end
+
+  @doc """
   Writes the archive to a file: safetensors with a manifest and a digest. The file is the whole new one, or the old one
   stays. A failed write is an error of kind `:io` or `:not_found`.
 

@@ -259,6 +259,38 @@ fn a_merge_offers_the_elites_of_the_other_archive() {
 }
 
 #[test]
+fn pruning_removes_the_worst_elites_and_empties_their_cells() {
+    for kind in 0..4 {
+        let mut archive = filled(kind, 200, 3);
+        let (before, old) = (archive.stats(), archive.elites().clone());
+        assert_eq!(archive.prune(0.3).unwrap(), (0.3 * before.elites as f64) as usize);
+        let (after, left) = (archive.stats(), archive.elites().clone());
+        assert_eq!(after.elites, before.elites - (0.3 * before.elites as f64) as usize);
+        let worst = left.objectives.iter().copied().fold(f64::INFINITY, f64::min);
+        let gone =
+            old.cells.iter().zip(&old.objectives).filter(|(cell, _)| !left.cells.contains(cell));
+        assert!(gone.clone().all(|(_, objective)| *objective <= worst));
+        assert_eq!(gone.count() + left.cells.len(), old.cells.len());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("archive.safetensors");
+        archive.save(&path).unwrap();
+        assert_eq!(Archive::load(&path).unwrap(), archive);
+        // A pruned cell takes what an empty one takes.
+        let again = Batch {
+            solutions: &old.solutions,
+            objectives: &old.objectives,
+            measures: &old.measures,
+        };
+        let added = archive.add(again).unwrap();
+        let fresh = added.status.iter().filter(|status| **status == Status::New).count();
+        assert_eq!(fresh, before.elites - after.elites);
+        assert_eq!(archive.prune(1.0).unwrap(), before.elites);
+        assert_eq!((archive.stats().elites, archive.stats().best), (0, None));
+        assert!(archive.prune(1.5).is_err());
+    }
+}
+
+#[test]
 fn centroids_spread_evenly_and_do_not_depend_on_threads() {
     let voronoi =
         || SpaceOptions::Voronoi { cells: 64, ranges: RANGES.into(), samples: 20_000, seed: 5 };

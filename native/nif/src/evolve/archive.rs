@@ -168,6 +168,17 @@ fn archive_elites<'a>(
     })
 }
 
+/// Removes a share of the elites, the worst ones. Sends `{:ok, count}` by message.
+#[rustler::nif]
+fn archive_prune<'a>(
+    env: Env<'a>,
+    archive: Handle<ArchiveHandle>,
+    reference: Reference<'a>,
+    share: f64,
+) -> Term<'a> {
+    on(env, "prune", archive, reference, ANY, move |archive| archive.prune(share))
+}
+
 /// The solution of the best elite. Sends `{:ok, [solution]}` by message.
 #[rustler::nif]
 fn archive_best<'a>(
