@@ -85,6 +85,7 @@ defmodule Sconce.MixProject do
         Evolution: [
           Sconce.Evolve,
           Sconce.Evolve.Archive,
+          Sconce.Evolve.Island,
           Sconce.Evolve.Population,
           Sconce.Evolve.Progress,
           Sconce.Evolve.Run,

@@ -9,6 +9,7 @@ defmodule Sconce.Evolve do
   | `Sconce.Evolve.Population` | many small policies, which play whole episodes in one call | |
   | `Sconce.Evolve.Search` | both together with environments, in a native loop | CMA-ME, Fontaine et al. 2020, and others |
   | `Sconce.Evolve.Run` | a long search with events and saves, as in `mix sconce.evolve` | |
+  | `Sconce.Evolve.Island` | a search that exchanges elites with others, also of other nodes | |
 
   A solution is a vector of 32-bit floats, such as the weights of a small policy. Its objective or fitness is a number; a
   higher one is better. Measures say what the solution does, such as how far it jumps.

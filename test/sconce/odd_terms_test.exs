@@ -79,6 +79,11 @@ defmodule Sconce.OddTermsTest do
       Sconce.Evolve.Run.start_link(search, out: Path.join(dir, "evolve"), generations: 2)
 
     {:ok, evolved} = Sconce.Evolve.Run.await(evolving)
+    size = Search.size(small)
+    {:ok, searched} = Archive.new(cells: {:grid, [4]}, ranges: [{0, 500}], solution_size: size)
+    own = [archive: searched, batch: 4, measures: [:length]]
+    {:ok, searching} = Search.new(small, :cart_pole, own)
+    {:ok, island} = Sconce.Evolve.Island.start_link(searching, group: :odd_terms, generations: 1)
     {:ok, vectors} = HRR.atoms(2, 16)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
@@ -107,6 +112,8 @@ defmodule Sconce.OddTermsTest do
        search: search,
        evolving: evolving,
        evolved: evolved,
+       searching: searching,
+       island: island,
        vectors: vectors,
        endpoint: endpoint,
        counter: counter,
@@ -217,6 +224,11 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Evolve.Run, :start_link, [context.search, [out: @nowhere, generations: 1]]},
       {Sconce.Evolve.Run, :stop, [context.evolving]},
       {Sconce.Evolve.Run, :subscribe, [context.evolving]},
+      {Sconce.Evolve.Island, :await, [context.island, 10]},
+      {Sconce.Evolve.Island, :info, [context.island]},
+      {Sconce.Evolve.Island, :merge, [:odd_terms, context.archive]},
+      {Sconce.Evolve.Island, :start_link,
+       [context.searching, [group: :odd_terms, generations: 1]]},
       {Population, :episodes, [context.population, :cart_pole, [measures: [:length]]]},
       {Population, :forward, [context.population, [0.1, 0.2, 0.3, 0.4]]},
       {Population, :new, [spec, [count: 2, sigma: 0.1]]},

@@ -1,0 +1,80 @@
+defmodule Mix.Tasks.Sconce.EvolveTest do
+  use ExUnit.Case, async: false
+
+  alias Mix.Tasks.Sconce.Evolve
+  alias Sconce.Evolve.Archive
+
+  @moduletag :tmp_dir
+
+  setup do
+    shell = Mix.shell()
+    Mix.shell(Mix.Shell.Process)
+    on_exit(fn -> Mix.shell(shell) end)
+  end
+
+  @small ~w(--env cart_pole --archive grid:10x10 --measures final:0,input:0 --ranges=-2.4..2.4,0..1) ++
+           ~w(--hidden-sizes 4 --batch 32)
+
+  defp evolve(args) do
+    ExUnit.CaptureIO.capture_io(fn -> Evolve.run(args) end) <> said("")
+  end
+
+  defp said(text) do
+    receive do
+      {:mix_shell, :info, [line]} -> said(text <> line <> "\n")
+    after
+      0 -> text
+    end
+  end
+
+  test "a run writes its files, and a resumed one equals one that was not interrupted", %{
+    tmp_dir: dir
+  } do
+    [whole, part] = for name <- ["whole", "part"], do: Path.join(dir, name)
+    text = evolve(@small ++ ["--generations", "8", "--out", whole])
+    assert text =~ "generation 8/8"
+    assert text =~ "time: variation"
+    assert text =~ "best.safetensors"
+    assert File.read!(Path.join(whole, "archive.svg")) =~ "<svg"
+    evolve(@small ++ ["--generations", "3", "--out", part])
+    evolve(["--resume", part, "--generations", "8"])
+    [one, other] = for run <- [whole, part], do: Path.join(run, "archive.safetensors")
+    assert File.read!(one) == File.read!(other)
+    {:ok, archive} = Archive.load(one)
+    assert archive.cells == 100
+    {:ok, played} = Sconce.Env.play(Path.join(whole, "best.safetensors"), nil, episodes: 2)
+    assert length(played.returns) == 2
+    assert_raise Mix.Error, ~r/has a run/, fn -> evolve(@small ++ ["--out", whole]) end
+  end
+
+  test "a plan and a sweep write nothing", %{tmp_dir: dir} do
+    File.cd!(dir, fn ->
+      assert evolve(["--preset", "cart_pole", "--hidden-sizes", "2", "--plan"]) =~ ~r/time +\d/
+      text = evolve(~w(--env cart_pole --hidden-sizes 2 --episodes 1 --sweep --time-limit 5))
+      assert text =~ "evaluations a second  best"
+      assert File.ls!(".") == []
+    end)
+  end
+
+  test "invalid switches are named", %{tmp_dir: dir} do
+    for {args, message} <- [
+          {[], "--out is required"},
+          {["--out", dir], "--env is required"},
+          {~w(--out x --env cart), "cart_pole"},
+          {~w(--out x --preset cart), "cart_pole"},
+          {~w(--out x --env cart_pole --archive grid:0x2), "--archive cannot be"},
+          {~w(--out x --env cart_pole --ranges 1 --archive grid:2), "--ranges cannot be"},
+          {~w(--out x --env cart_pole --measures middle:1), "--measures cannot be"},
+          {~w(--out x --env cart_pole --source cma_me), "--source cannot be"},
+          {~w(--out x --env cart_pole --crossover swap), "--crossover cannot be"},
+          {~w(--out x --env cart_pole --reward-weights coins=1), "--reward-weights cannot be"},
+          {~w(--out x --env cart_pole --source elites), "expected one"},
+          {["--resume", dir], "switches"},
+          {["--resume", dir, "--plan"], "--resume does not go with --plan"},
+          {~w(--plan --sweep --env cart_pole), "--plan does not go with --sweep"}
+        ] do
+      error = assert_raise Mix.Error, fn -> evolve(args) end
+      assert error.message =~ message, "#{inspect(args)}: #{error.message}"
+    end
+  end
+end

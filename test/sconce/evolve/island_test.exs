@@ -1,0 +1,83 @@
+defmodule Sconce.Evolve.IslandTest do
+  use ExUnit.Case, async: false
+
+  alias Sconce.Evolve.{Archive, Island, Population, Search}
+  alias Sconce.Test.Cluster
+
+  doctest Island
+
+  def archive(spec) do
+    {:ok, archive} =
+      Archive.new(
+        cells: {:grid, [10, 10]},
+        ranges: [{-2.4, 2.4}, {0, 1}],
+        solution_size: Search.size(spec),
+        as: :binaries
+      )
+
+    archive
+  end
+
+  def search(seed) do
+    spec = Population.spec(:cart_pole, hidden_sizes: [4])
+    own = [archive: archive(spec), batch: 64, measures: [{:final, 0}, {:input, 0}], seed: seed]
+    {:ok, search} = Search.new(spec, :cart_pole, own)
+    search
+  end
+
+  # Runs on another node, unlinked from the caller.
+  def start_there(group, seed) do
+    {:ok, island} = GenServer.start(Island, {search(seed), options(group, seed)})
+    island
+  end
+
+  defp options(group, seed),
+    do: %{group: group, every: 5, migrants: 16, generations: nil, seed: seed}
+
+  defp until(condition, tries \\ 600) do
+    cond do
+      condition.() -> :ok
+      tries == 0 -> flunk("waited in vain")
+      true -> Process.sleep(50) && until(condition, tries - 1)
+    end
+  end
+
+  test "islands of two nodes exchange elites; one that dies is left out, and one that joins gets all" do
+    Cluster.start!()
+    {node, os_pid} = Cluster.node!()
+    group = make_ref()
+    own = search(1)
+    {:ok, island} = Island.start_link(own, group: group, every: 5, migrants: 16, seed: 1)
+    far = :erpc.call(node, __MODULE__, :start_there, [group, 2])
+    until(fn -> Island.info(island).stored > 0 and Island.info(far).stored > 0 end)
+
+    Cluster.kill(os_pid)
+    until(fn -> Island.info(far) == {:error, %Sconce.Error{kind: :cancelled, op: :island}} end)
+    before = Island.info(island).generation
+    until(fn -> Island.info(island).generation > before + 10 end)
+
+    {:ok, late} = Island.start_link(search(3), group: group, every: 5, generations: 5, seed: 3)
+    until(fn -> Island.info(late).received > 0 end)
+    whole = archive(own.spec)
+    assert Island.merge(group, whole) == {:ok, 2}
+    {:ok, merged} = Archive.stats(whole)
+    {:ok, one} = Archive.stats(search(9).archive)
+    assert merged.elites > one.elites
+    for own <- [island, late], do: GenServer.stop(own)
+  end
+
+  test "elites that do not fit are refused, and an island without an archive is named" do
+    group = make_ref()
+    {:ok, island} = Island.start_link(search(1), group: group, generations: 1)
+    assert :ok = Island.await(island)
+    send(island, {:migrants, ["", <<1.0::float-64-little>>, ""]})
+    until(fn -> Island.info(island).refused == 1 end)
+    GenServer.stop(island)
+
+    spec = Population.spec(:cart_pole, hidden_sizes: [4])
+    {:ok, plain} = Search.new(spec, :cart_pole, source: :snes, batch: 8)
+    assert_raise ArgumentError, ~r/archive/, fn -> Island.start_link(plain, group: group) end
+    {:ok, empty} = Archive.new(cells: {:grid, [2]}, ranges: [{0, 1}], solution_size: 1)
+    assert Island.merge(group, empty) == {:ok, 0}
+  end
+end
