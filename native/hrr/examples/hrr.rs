@@ -108,7 +108,7 @@ fn bind(count: usize) -> Result<()> {
 fn spectral_bind(count: usize) -> Result<()> {
     let (a, b) =
         (Vectors::atoms(count, D, 1, Kind::Unitary)?, Vectors::atoms(count, D, 2, Kind::Unitary)?);
-    let name = format!("bind {count} in the spectrum ({} KB)", 3 * a.bytes() >> 10);
+    let name = format!("bind {count} in the spectrum ({} KB)", 3 * (a.bytes() >> 10));
     report(&name, count, || {
         black_box(a.bind(&b)?);
         Ok(())

@@ -31,6 +31,7 @@ fn alone(v: Lanes, signs: u8) -> Lanes {
 
 /// The transform of `R` vectors.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // one lane of two vectors at a time
 fn across<const R: usize>(mut v: [Lanes; R]) -> [Lanes; R] {
     let mut distance = 1;
     while distance < R {
@@ -50,6 +51,7 @@ fn across<const R: usize>(mut v: [Lanes; R]) -> [Lanes; R] {
 /// The stages of the transform at the distances `stride`, `2 stride`, .. below `R stride`, where a stride is counted
 /// in vectors.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // one number of all parts at a time
 fn pass<const R: usize>(row: &mut [Lanes], stride: usize) {
     for block in row.chunks_exact_mut(R * stride) {
         // A loop over numbers compiles to vector code, and slices of one known length need no checks of bounds in it.
@@ -137,7 +139,7 @@ impl Vectors {
         if width == 0 {
             return Err(Error::out_of_range("width", 0.0, 1.0, f64::from(u32::MAX)));
         }
-        if numbers.len() % width != 0 {
+        if !numbers.len().is_multiple_of(width) {
             return Err(Error::mismatch("numbers", format!("rows of {width}"), numbers.len()));
         }
         if let Some(at) = numbers.iter().position(|v| !v.is_finite()) {

@@ -40,7 +40,7 @@ fn phases(spectrum: &[f32]) -> Result<Vec<f64>> {
     let mut turns = memory::with_capacity(half + 1);
     for (bin, (re, im)) in bins.enumerate() {
         let square = re * re + im * im;
-        if !((square - 1.0).abs() <= TOLERANCE) {
+        if square.is_nan() || (square - 1.0).abs() > TOLERANCE {
             let got = format!("a modulus of {} in bin {bin}", square.sqrt());
             return Err(Error::mismatch("position", "a unitary vector", got));
         }
@@ -95,7 +95,7 @@ impl Vectors {
         if !(1..=self.count()).contains(&length) {
             return Err(Error::out_of_range("length", length as f64, 1.0, self.count() as f64));
         }
-        if self.count() % length != 0 {
+        if !self.count().is_multiple_of(length) {
             let expected = format!("a multiple of the length of {length}");
             return Err(Error::mismatch("count", expected, self.count()));
         }

@@ -106,7 +106,7 @@ impl Vectors {
     pub fn new(dimension: usize, numbers: Vec<f32>) -> Result<Self> {
         check_dimension(dimension)?;
         let count = numbers.len() / dimension;
-        if numbers.len() % dimension != 0 {
+        if !numbers.len().is_multiple_of(dimension) {
             let expected = format!("rows of {dimension}");
             return Err(Error::mismatch("numbers", expected, numbers.len()));
         }
