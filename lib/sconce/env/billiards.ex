@@ -145,7 +145,9 @@ defmodule Sconce.Env.Billiards do
   end
 
   defp state([_ | _] = state) do
-    Enum.all?(state, &(is_number(&1) and abs(&1) <= 8192)) || refuse(state)
+    (not List.improper?(state) and Enum.all?(state, &(is_number(&1) and abs(&1) <= 8192))) ||
+      refuse(state)
+
     {:ok, for(number <- state, do: number / 1)}
   end
 
@@ -182,17 +184,22 @@ defmodule Sconce.Env.Billiards do
       true
   """
   @spec svg(t) :: String.t()
-  def svg(%__MODULE__{} = shot), do: Picture.svg(shot)
+  def svg(%__MODULE__{frames: [_ | _], events: events, terms: %{}} = shot) when is_list(events),
+    do: Picture.svg(shot)
+
   def svg(other), do: Options.argument!("shot", other, "a shot of Sconce.Env.Billiards.shot/2")
 
   defimpl Inspect do
     alias Sconce.Figures
 
-    def inspect(shot, _opts) do
+    def inspect(%{frames: [_ | _], events: events, terms: %{}} = shot, _opts)
+        when is_list(events) do
       seconds = Float.round(List.last(shot.frames).time / 1, 1)
       reward = Float.round(Enum.sum(Map.values(shot.terms)) / 1, 1)
       events = Figures.counted(length(shot.events), "event")
       "#Sconce.Env.Billiards<#{seconds} s · #{events} · reward #{reward}>"
     end
+
+    def inspect(_other, _opts), do: "#Sconce.Env.Billiards<>"
   end
 end

@@ -58,8 +58,9 @@ defmodule Sconce.Env.BilliardsTest do
 
     test "shows a ball that fell as nil, and counts it" do
       state = List.replace_at(List.duplicate(0.0, 33), 16, 1.0)
-      state = state |> List.replace_at(1, 1.2) |> List.replace_at(9, 0.56)
-      angle = :math.atan2(0.56, 1.2) / :math.pi()
+      # On the line from the middle of the table to a corner.
+      state = state |> List.replace_at(1, 1.14) |> List.replace_at(9, 0.57)
+      angle = :math.atan2(0.57, 1.14) / :math.pi()
       {:ok, shot} = Billiards.shot(state, angle: angle, power: 0.2, top: -0.6)
       assert shot.terms.target == 20.0
       assert Enum.at(List.last(shot.frames).balls, 1) == nil

@@ -201,6 +201,30 @@ fn energy_falls_and_balls_never_overlap_leave_or_leap() {
     }
 }
 
+/// Checks every substep of the form that the environments run.
+struct Apart;
+
+impl Watch<f32, 1> for Apart {
+    fn substep(&mut self, balls: &Table<f32>, time: &V<f32, 1>) {
+        for i in (0..BALLS).filter(|i| balls.on(*i).at(0)) {
+            let (x, y) = (f64::from(balls.x[i].0[0]), f64::from(balls.y[i].0[0]));
+            assert!(x.abs() <= HALF_X - radius(i) + 1e-5 && y.abs() <= HALF_Y - radius(i) + 1e-5);
+            for j in (i + 1..BALLS).filter(|j| balls.on(*j).at(0)) {
+                let (dx, dy) = (f64::from(balls.x[j].0[0]) - x, f64::from(balls.y[j].0[0]) - y);
+                let gap = dx.hypot(dy) - touching(i);
+                assert!(gap > -1e-5, "balls {i} and {j} overlap by {} m at {time:?}", -gap);
+            }
+        }
+    }
+}
+
+#[test]
+fn balls_in_single_precision_never_overlap_or_leave() {
+    for seed in 0..200 {
+        run(&mut random_table::<f32>(seed), 1.0, &mut Apart);
+    }
+}
+
 #[test]
 fn half_the_substep_gives_the_same_places_after_one_collision() {
     let mut compared = 0;
