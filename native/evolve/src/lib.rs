@@ -1,4 +1,5 @@
-//! Evolution of solutions, which are vectors of f32: archives of elites, variation, and evolution strategies.
+//! Evolution of solutions, which are vectors of f32: archives of elites, variation, and evolution strategies. Evolution
+//! of networks: NEAT.
 //!
 //! A higher objective is better, in archives and in strategies. Random numbers depend on a seed, a generation and an
 //! index, so the number of threads changes no bit of a result.
@@ -6,6 +7,7 @@
 #![warn(unreachable_pub)]
 
 mod archive;
+mod neat;
 mod noise;
 mod saved;
 mod strategy;
@@ -14,6 +16,10 @@ mod variation;
 pub use archive::{
     Added, Archive, ArchiveOptions, Batch, Elites, Grid, Raster, Space, SpaceOptions, Stats,
     Status, Voronoi,
+};
+pub use neat::{
+    Activation, Compatibility, Connection, Differences, Fit, Genome, Neat, NeatOptions, NeatStats,
+    Node, NodeKind, Rule, Species, assign_species,
 };
 use sconce_tensor::Error;
 pub use strategy::{Method, Strategy, StrategyOptions};
