@@ -185,12 +185,25 @@ impl Places {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     places: Places,
-    /// `[innovations, blocks, LANES]`; NaN for genomes without the innovation.
-    weights: Vec<[f32; LANES]>,
+    /// `[innovations, blocks]`.
+    columns: Vec<Column>,
     /// Connections of each genome; 0 in unused lanes.
     sizes: Vec<[f64; LANES]>,
-    columns: Vec<(u32, f32)>,
+    /// Places and weights of the representative.
+    own: Vec<(u32, f32)>,
 }
+
+/// An innovation in the genomes of a block.
+#[derive(Debug, Clone, Copy)]
+struct Column {
+    /// 0 for genomes without it.
+    weights: [f32; LANES],
+    /// 1 for genomes with it, 0 for others: the loop over lanes has no branch.
+    present: [f32; LANES],
+}
+
+/// An innovation that no genome has.
+const ABSENT: Column = Column { weights: [0.0; LANES], present: [0.0; LANES] };
 
 impl Table {
     /// Prepares distances of `genomes` to these representatives. Only their innovations have places.
@@ -205,8 +218,8 @@ impl Table {
             genes.innovation.iter().for_each(|innovation| self.places.insert(*innovation));
         }
         let blocks = genomes.count().div_ceil(LANES);
-        self.weights.clear();
-        self.weights.resize(self.places.count as usize * blocks, [f32::NAN; LANES]);
+        self.columns.clear();
+        self.columns.resize(self.places.count as usize * blocks, ABSENT);
         self.sizes.clear();
         self.sizes.resize(blocks, [0.0; LANES]);
         for genome in 0..genomes.count() {
@@ -215,7 +228,8 @@ impl Table {
             self.sizes[block][lane] = genes.innovation.len() as f64;
             for (innovation, weight) in genes.innovation.iter().zip(genes.weight) {
                 if let Some(place) = self.places.get(*innovation) {
-                    self.weights[place as usize * blocks + block][lane] = *weight;
+                    let column = &mut self.columns[place as usize * blocks + block];
+                    (column.weights[lane], column.present[lane]) = (*weight, 1.0);
                 }
             }
         }
@@ -230,8 +244,8 @@ impl Table {
         out: &mut Vec<[f64; LANES]>,
     ) {
         let own_genes = representative.innovation.iter().zip(representative.weight);
-        self.columns.clear();
-        self.columns.extend(own_genes.filter_map(|(i, w)| Some((self.places.get(*i)?, *w))));
+        self.own.clear();
+        self.own.extend(own_genes.filter_map(|(i, w)| Some((self.places.get(*i)?, *w))));
         out.clear();
         out.resize(self.sizes.len(), [0.0; LANES]);
         // With one coefficient for both the number of excess connections plays no part.
@@ -270,14 +284,13 @@ dispatch! {
         let small = own.small_genome as f64;
         for (block, out) in out.iter_mut().enumerate() {
             let (mut matching, mut sum) = ([0.0f64; LANES], [0.0f64; LANES]);
-            for (place, weight) in &table.columns {
-                let lanes = &table.weights[*place as usize * blocks + block];
+            for (place, weight) in &table.own {
+                let column = &table.columns[*place as usize * blocks + block];
                 for lane in 0..LANES {
-                    let other = lanes[lane];
-                    let both = !other.is_nan();
-                    let difference = (f64::from(*weight) - f64::from(other)).abs();
-                    matching[lane] += if both { 1.0 } else { 0.0 };
-                    sum[lane] += if both { difference } else { 0.0 };
+                    let present = f64::from(column.present[lane]);
+                    let other = f64::from(column.weights[lane]);
+                    sum[lane] += (f64::from(*weight) - other).abs() * present;
+                    matching[lane] += present;
                 }
             }
             let sizes = &table.sizes[block];

@@ -109,6 +109,7 @@ impl Genomes {
         self.nodes[genome] + genome * self.ends.outputs
     }
 
+    #[inline]
     pub(super) fn get(&self, genome: usize) -> Genes<'_> {
         let genes = self.genes[genome]..self.genes[genome + 1];
         Genes {

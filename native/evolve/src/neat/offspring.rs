@@ -62,7 +62,7 @@ impl Words {
 
     /// Draws the numbers of this many connections.
     pub(super) fn extend(&mut self, rng: &Rng, genes: usize) {
-        let room = (HEAD + 2 * genes).next_multiple_of(WORDS);
+        let room = (HEAD + genes).next_multiple_of(WORDS);
         if self.words.len() < room {
             self.words.resize(room, 0);
         }
@@ -83,10 +83,9 @@ impl Words {
         below(self.get(word), count)
     }
 
-    /// Two words for each connection: choices, and a change of its weight.
-    fn genes(&self, count: usize) -> (&[u32], &[u32]) {
-        let (choices, rest) = self.words[HEAD..].split_at(count);
-        (choices, &rest[..count])
+    /// A word for each connection. The lowest bits belong to the crossover, the upper 24 to the weight.
+    fn genes(&self, count: usize) -> &[u32] {
+        &self.words[HEAD..][..count]
     }
 }
 
@@ -158,14 +157,14 @@ impl Nursery<'_> {
     ) {
         genomes.push(first);
         let last = genomes.last();
-        let (choices, changes) = words.genes(last.len());
+        let choices = words.genes(last.len());
         if let Some(second) = second {
             let (weight, enabled) =
                 (&mut genomes.weight[last.clone()], &mut genomes.enabled[last.clone()]);
             cross((first, second), choices, weight, enabled);
         }
         if words.event(Word::Weights, self.options.weight_rate) {
-            perturb(self.options, choices, changes, &mut genomes.weight[last.clone()]);
+            perturb(self.options, choices, &mut genomes.weight[last.clone()]);
         }
         if !last.is_empty() && words.event(Word::Toggle, self.options.toggle) {
             let at = last.start + words.below(Word::Toggled, last.len());
@@ -261,14 +260,16 @@ fn cross(
 }
 
 /// Perturbs or replaces each weight.
-fn perturb(options: &NeatOptions, choices: &[u32], changes: &[u32], weight: &mut [f32]) {
-    // The lowest bits of a choice belong to the crossover.
-    let replaced = (options.weight_replace * 16_777_216.0) as u32;
-    let limit = options.weight_limit;
-    for ((weight, choice), change) in weight.iter_mut().zip(choices).zip(changes) {
-        let change = signed(*change);
-        let moved = *weight + options.weight_power * change;
-        let new = options.weight_range * change;
-        *weight = if choice >> 8 < replaced { new } else { moved }.clamp(-limit, limit);
+fn perturb(options: &NeatOptions, choices: &[u32], weight: &mut [f32]) {
+    let &NeatOptions { weight_limit: limit, weight_range: range, weight_power: power, .. } =
+        options;
+    let rate = options.weight_replace as f32;
+    // A uniform number below the rate is uniform below it, and one above is uniform above it: one number decides both.
+    let (below, above) = (2.0 / rate, 2.0 / (1.0 - rate));
+    for (weight, choice) in weight.iter_mut().zip(choices) {
+        let uniform = (choice >> 8) as i32 as f32 / 16_777_216.0;
+        let new = range * (below * uniform - 1.0);
+        let moved = *weight + power * (above * (uniform - rate) - 1.0);
+        *weight = if uniform < rate { new } else { moved }.clamp(-limit, limit);
     }
 }
