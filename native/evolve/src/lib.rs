@@ -1,6 +1,5 @@
-//! Evolution of solutions, which are vectors of f32: archives of elites, variation,
-//! evolution strategies, populations of small policies, and
-//! searches by them.
+//! Evolution of solutions, which are vectors of f32: archives of elites, variation, evolution strategies, populations of
+//! small policies, and searches by them. Evolution of networks: NEAT.
 //!
 //! A higher objective is better, in archives and in strategies. Random numbers depend on a seed, a generation and an
 //! index, so the number of threads changes no bit of a result.
@@ -8,6 +7,7 @@
 #![warn(unreachable_pub)]
 
 mod archive;
+mod neat;
 mod noise;
 mod population;
 mod saved;
@@ -18,6 +18,10 @@ mod variation;
 pub use archive::{
     Added, Archive, ArchiveOptions, Batch, Elites, Grid, Raster, Space, SpaceOptions, Stats,
     Status, Voronoi,
+};
+pub use neat::{
+    Activation, Compatibility, Connection, Differences, Fit, Genome, Neat, NeatOptions, NeatStats,
+    Node, NodeKind, Rule, Species, assign_species,
 };
 pub use population::{
     Episodes, Evaluated, Measure, Network, Population, PopulationOptions, Storage,
