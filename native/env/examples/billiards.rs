@@ -1,5 +1,9 @@
 //! Prints the episodes of three random shots per second of both billiards worlds, on one thread and on all.
 //!
+//! A step of the published form takes 408 operations a table: 30 for each of 8 balls and 6 for each of 28 pairs. A Zen 3
+//! core does 32 a cycle with AVX2 at most (two fused products of 8 numbers), so the limit is 13 cycles: 3.7 ns at 3.4 GHz,
+//! 450,000 episodes a second and thread.
+//!
 //! `cargo run --release -p sconce-env --example billiards [environments [runs]]`
 
 use std::time::Instant;

@@ -82,6 +82,7 @@ pub(super) fn run<F: Real, const L: usize>(
 
 /// The length of the next substep, 0 for a table at rest, and the balls that move on any table.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // one lane or one ball of all arrays at a time
 fn span<F: Real, const L: usize>(
     balls: &Balls<F, L>,
     time: V<F, L>,
@@ -123,6 +124,7 @@ impl<F: Real, const L: usize> Paths<F, L> {
 
     /// The paths of a substep.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // one lane or one ball of all arrays at a time
     fn lay(&mut self, balls: &Balls<F, L>, span: V<F, L>, awake: &[bool; BALLS]) {
         for i in 0..BALLS {
             if awake[i] {

@@ -110,6 +110,7 @@ fn collide(balls: &mut Balls<f32, LANES>, i: usize, j: usize) {
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // one lane or one ball of all arrays at a time
 fn fused<const FMA: bool>(a: V<f32, LANES>, b: V<f32, LANES>, c: V<f32, LANES>) -> V<f32, LANES> {
     let mut out = c.0;
     for i in 0..LANES {
@@ -120,6 +121,7 @@ fn fused<const FMA: bool>(a: V<f32, LANES>, b: V<f32, LANES>, c: V<f32, LANES>) 
 
 /// `1 / sqrt(a)` with a relative error near 1e-5, without a division; a huge number for 0.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // one lane or one ball of all arrays at a time
 fn inverse_root<const FMA: bool>(a: V<f32, LANES>) -> V<f32, LANES> {
     let mut out = a.0;
     for i in 0..LANES {
