@@ -81,7 +81,12 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Progress,
           Sconce.PPO.Tuning
         ],
-        Evolution: [Sconce.Evolve, Sconce.Evolve.Archive, Sconce.Evolve.Strategy],
+        Evolution: [
+          Sconce.Evolve,
+          Sconce.Evolve.Archive,
+          Sconce.Evolve.Neat,
+          Sconce.Evolve.Strategy
+        ],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],

@@ -1,11 +1,13 @@
 defmodule Sconce.Evolve do
   @moduledoc """
-  Evolution without gradients: archives of many different good solutions, and strategies that search for one.
+  Evolution without gradients: archives of many different good solutions, strategies that search for one, and networks
+  whose connections evolve.
 
   | module | holds | source |
   |---|---|---|
   | `Sconce.Evolve.Archive` | the best solution of each cell of a space of measures | MAP-Elites, Mouret & Clune 2015 |
   | `Sconce.Evolve.Strategy` | a distribution of solutions that moves towards higher fitness | CMA-ES, Hansen 2016, and others |
+  | `Sconce.Evolve.Neat` | networks with weights and connections of their own | NEAT, Stanley & Miikkulainen 2002 |
 
   A solution is a vector of 32-bit floats, such as the weights of a small policy. Its objective or fitness is a number; a
   higher one is better. Measures say what the solution does, such as how far it jumps.

@@ -30,7 +30,7 @@ defmodule Sconce.OddTermsTest do
   }
 
   alias Sconce.Env.CartPole
-  alias Sconce.Evolve.{Archive, Strategy}
+  alias Sconce.Evolve.{Archive, Neat, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -68,6 +68,8 @@ defmodule Sconce.OddTermsTest do
     {:ok, archive} = Archive.new(cells)
     {:ok, _added} = Archive.add(archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]])
     {:ok, strategy} = Strategy.new([0.0, 1.0], population: 4)
+    {:ok, neat} = Neat.new(inputs: 1, outputs: 1, population: 4)
+    {:ok, genome} = Neat.genome(neat, 0)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -89,6 +91,8 @@ defmodule Sconce.OddTermsTest do
        range: range,
        archive: archive,
        strategy: strategy,
+       neat: neat,
+       genome: genome,
        endpoint: endpoint,
        counter: counter,
        gauge: gauge,
@@ -185,6 +189,19 @@ defmodule Sconce.OddTermsTest do
       {Archive, :svg, [context.archive, []]},
       {Archive, :vary, [context.archive, 2, [seed: 1]]},
       {Archive, :write, [context.archive, @nowhere, []]},
+      {Neat, :best, [context.neat]},
+      {Neat, :distance, [context.genome, context.genome, [rule: :paper]]},
+      {Neat, :fit, [context.neat, [[0.5]], [[1.0]], [generations: 2]]},
+      {Neat, :forward, [context.neat, [[0.5]]]},
+      {Neat, :genome, [context.neat, 0]},
+      {Neat, :load, [@nowhere, []]},
+      {Neat, :new, [[inputs: 1, outputs: 1, population: 4]]},
+      {Neat, :run, [context.genome, [[0.5]], [as: :lists]]},
+      {Neat, :save, [context.neat, @nowhere]},
+      {Neat, :stats, [context.neat]},
+      {Neat, :svg, [context.genome, []]},
+      {Neat, :tell, [context.neat, [0.0, 1.0, 0.5, 0.2]]},
+      {Neat, :write, [context.genome, @nowhere, []]},
       {Strategy, :ask, [context.strategy]},
       {Strategy, :best, [context.strategy]},
       {Strategy, :info, [context.strategy]},

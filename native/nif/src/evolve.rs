@@ -1,6 +1,7 @@
-//! Evolution: `Sconce.Evolve.Archive` and `Sconce.Evolve.Strategy`.
+//! Evolution: `Sconce.Evolve.Archive`, `Sconce.Evolve.Neat` and `Sconce.Evolve.Strategy`.
 
 mod archive;
+mod neat;
 mod strategy;
 
 use std::sync::{Mutex, TryLockError};
