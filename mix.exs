@@ -86,6 +86,7 @@ defmodule Sconce.MixProject do
           Sconce.Evolve,
           Sconce.Evolve.Archive,
           Sconce.Evolve.Island,
+          Sconce.Evolve.Neat,
           Sconce.Evolve.Population,
           Sconce.Evolve.Progress,
           Sconce.Evolve.Run,

@@ -1,6 +1,7 @@
 defmodule Sconce.Evolve do
   @moduledoc """
-  Evolution without gradients: archives of many different good solutions, and strategies that search for one.
+  Evolution without gradients: archives of many different good solutions, strategies that search for one, and networks
+  whose connections evolve.
 
   | module | holds | source |
   |---|---|---|
@@ -10,6 +11,7 @@ defmodule Sconce.Evolve do
   | `Sconce.Evolve.Search` | both together with environments, in a native loop | CMA-ME, Fontaine et al. 2020, and others |
   | `Sconce.Evolve.Run` | a long search with events and saves, as in `mix sconce.evolve` | |
   | `Sconce.Evolve.Island` | a search that exchanges elites with others, also of other nodes | |
+  | `Sconce.Evolve.Neat` | networks with weights and connections of their own | NEAT, Stanley & Miikkulainen 2002 |
 
   A solution is a vector of 32-bit floats, such as the weights of a small policy. Its objective or fitness is a number; a
   higher one is better. Measures say what the solution does, such as how far it jumps.

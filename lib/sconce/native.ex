@@ -236,6 +236,21 @@ defmodule Sconce.Native do
   def archive_best(_archive, _reference), do: unavailable(:best)
   def archive_raster(_archive, _reference), do: unavailable(:svg)
 
+  # Neat
+  def neat_new(_reference, _options), do: unavailable(:neat)
+  def neat_load(_reference, _path), do: unavailable(:load)
+  def neat_save(_neat, _reference, _path), do: unavailable(:save)
+  def neat_forward(_neat, _reference, _inputs, _patterns), do: unavailable(:forward)
+  def neat_tell(_neat, _reference, _fitness), do: unavailable(:tell)
+  def neat_fit(_neat, _reference, _patterns, _generations, _stop_at), do: unavailable(:fit)
+  def neat_genome(_neat, _reference, _at), do: unavailable(:genome)
+  def neat_best(_neat, _reference), do: unavailable(:best)
+  def neat_stats(_neat, _reference), do: unavailable(:stats)
+  def neat_info(_neat), do: unavailable(:info)
+  def neat_run(_reference, _genome, _inputs, _patterns), do: unavailable(:run)
+  def neat_distance(_reference, _genomes, _options), do: unavailable(:distance)
+  def neat_layers(_reference, _genome), do: unavailable(:svg)
+
   # Strategy
   def strategy_new(_reference, _mean, _options), do: unavailable(:strategy)
   def strategy_load(_reference, _path), do: unavailable(:load)

@@ -31,7 +31,7 @@ defmodule Sconce.OddTermsTest do
   }
 
   alias Sconce.Env.{Billiards, CartPole}
-  alias Sconce.Evolve.{Archive, Population, Search, Strategy}
+  alias Sconce.Evolve.{Archive, Neat, Population, Search, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -85,6 +85,8 @@ defmodule Sconce.OddTermsTest do
     {:ok, searching} = Search.new(small, :cart_pole, own)
     {:ok, island} = Sconce.Evolve.Island.start_link(searching, group: :odd_terms, generations: 1)
     {:ok, vectors} = HRR.atoms(2, 16)
+    {:ok, neat} = Neat.new(inputs: 1, outputs: 1, population: 4)
+    {:ok, genome} = Neat.genome(neat, 0)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -115,6 +117,8 @@ defmodule Sconce.OddTermsTest do
        searching: searching,
        island: island,
        vectors: vectors,
+       neat: neat,
+       genome: genome,
        endpoint: endpoint,
        counter: counter,
        gauge: gauge,
@@ -247,6 +251,19 @@ defmodule Sconce.OddTermsTest do
       {Search, :save, [context.search, @nowhere]},
       {Search, :size, [context.solved.spec]},
       {Search, :sweep, [fn _batch -> {:ok, context.search} end, [4], 0.01]},
+      {Neat, :best, [context.neat]},
+      {Neat, :distance, [context.genome, context.genome, [rule: :paper]]},
+      {Neat, :fit, [context.neat, [[0.5]], [[1.0]], [generations: 2]]},
+      {Neat, :forward, [context.neat, [[0.5]]]},
+      {Neat, :genome, [context.neat, 0]},
+      {Neat, :load, [@nowhere, []]},
+      {Neat, :new, [[inputs: 1, outputs: 1, population: 4]]},
+      {Neat, :run, [context.genome, [[0.5]], [as: :lists]]},
+      {Neat, :save, [context.neat, @nowhere]},
+      {Neat, :stats, [context.neat]},
+      {Neat, :svg, [context.genome, []]},
+      {Neat, :tell, [context.neat, [0.0, 1.0, 0.5, 0.2]]},
+      {Neat, :write, [context.genome, @nowhere, []]},
       {Strategy, :ask, [context.strategy]},
       {Strategy, :best, [context.strategy]},
       {Strategy, :info, [context.strategy]},

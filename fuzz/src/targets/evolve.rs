@@ -1,9 +1,10 @@
-//! Loads archives and strategies of evolution, and lets them work.
+//! Loads archives, strategies and networks of evolution, and lets them work.
 
 use std::path::Path;
 
 use sconce_evolve::{
-    Archive, ArchiveOptions, Batch, Method, SpaceOptions, Strategy, StrategyOptions,
+    Activation, Archive, ArchiveOptions, Batch, Compatibility, Method, Neat, NeatOptions, Rule,
+    SpaceOptions, Strategy, StrategyOptions,
 };
 use sconce_tensor::digest::sha256;
 use sconce_tensor::{Result, fs};
@@ -56,8 +57,50 @@ pub fn seeds() -> Vec<Vec<u8>> {
         strategy.save(&path).expect("a file");
         seeds.push(read());
     }
+    let mut neat = Neat::new(&networks()).expect("a population");
+    for generation in 0..4 {
+        neat.save(&path).expect("a file");
+        seeds.push(read());
+        let fitness: Vec<f64> = (0..8).map(|n| f64::from((n + generation) % 5)).collect();
+        neat.tell(&fitness).expect("a generation");
+    }
     scratch::remove(&dir);
     seeds
+}
+
+fn networks() -> NeatOptions {
+    NeatOptions {
+        inputs: 2,
+        outputs: 2,
+        population: 8,
+        seed: 4,
+        hidden_activation: Activation::Tanh,
+        output_activation: Activation::Identity,
+        compatibility: Compatibility {
+            rule: Rule::Paper,
+            excess: 1.0,
+            disjoint: 1.0,
+            weights: 0.4,
+            small_genome: 0,
+        },
+        threshold: 0.5,
+        threshold_step: 0.1,
+        target_species: 3,
+        stagnation: 5,
+        protected_species: 1,
+        elitism: 1,
+        survival: 0.5,
+        crossover: 0.5,
+        interspecies: 0.1,
+        weight_range: 1.0,
+        weight_limit: 5.0,
+        weight_rate: 0.8,
+        weight_power: 0.5,
+        weight_replace: 0.1,
+        add_node: 0.5,
+        add_connection: 0.5,
+        toggle: 0.2,
+    }
 }
 
 /// Changes the manifest, the tensors or their numbers, and keeps the digest right.
@@ -117,9 +160,12 @@ fn sign(file: &mut File, manifest: String) {
 
 pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
     let path = super::write(dir, "evolve.safetensors", bytes)?;
-    match Archive::load(&path) {
-        Ok(archive) => use_archive(archive, dir),
-        Err(_) => use_strategy(Strategy::load(&path)?, dir),
+    if let Ok(archive) = Archive::load(&path) {
+        return use_archive(archive, dir);
+    }
+    match Strategy::load(&path) {
+        Ok(strategy) => use_strategy(strategy, dir),
+        Err(_) => use_networks(Neat::load(&path)?, dir),
     }
 }
 
@@ -151,6 +197,25 @@ fn use_strategy(mut strategy: Strategy, dir: &Path) -> Result<()> {
         let fitness: Vec<f64> = (0..strategy.population()).map(|n| n as f64).collect();
         strategy.tell(&fitness)?;
         strategy.ask()?;
+    }
+    Ok(())
+}
+
+fn use_networks(mut neat: Neat, dir: &Path) -> Result<()> {
+    let again = dir.join("again.safetensors");
+    neat.save(&again)?;
+    assert!(Neat::load(&again)? == neat, "another population after a save");
+    let &NeatOptions { inputs, outputs, population, .. } = neat.options();
+    if population.saturating_mul(inputs.max(outputs)) <= MOST {
+        let values = neat.forward(&vec![0.5; 3 * inputs], 3)?;
+        assert!(values.iter().all(|number| number.is_finite()), "an output that is not finite");
+        for _ in 0..2 {
+            let fitness: Vec<f64> = (0..population).map(|n| (n % 7) as f64).collect();
+            neat.tell(&fitness)?;
+        }
+        let sizes: usize = neat.stats().species.iter().map(|own| own.size).sum();
+        assert!(sizes == population, "a genome without a species");
+        neat.genome(0)?.layers()?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! Evolution: archives, strategies, populations and searches of `Sconce.Evolve`.
+//! Evolution: archives, strategies, populations, searches and NEAT of `Sconce.Evolve`.
 
 mod archive;
+mod neat;
 mod population;
 mod search;
 mod strategy;

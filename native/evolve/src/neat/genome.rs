@@ -222,6 +222,32 @@ impl Genome {
         Ok(out)
     }
 
+    /// The layer of each node, in the order of `nodes`: one more than the last layer that a connection leads from, disabled
+    /// or not. Outputs have the last layer.
+    ///
+    /// # Errors
+    /// Those of a genome that is no network.
+    pub fn layers(&self) -> Result<Vec<u32>> {
+        let ends = self.ends()?;
+        let mut genomes = Genomes::new(ends);
+        self.append(&mut genomes, &mut Sorter::default())?;
+        let genes = genomes.get(0);
+        let mut layers = vec![0u32; ends.fixed() + genes.hidden.len()];
+        let mut into = vec![vec![]; layers.len()];
+        for (source, target) in genes.source.iter().zip(genes.target) {
+            into[*target as usize].push(*source);
+        }
+        for node in genes.order {
+            let before = into[*node as usize].iter().map(|source| layers[*source as usize]);
+            layers[*node as usize] = 1 + before.max().unwrap_or(0);
+        }
+        let last = layers.iter().copied().max().unwrap_or(1);
+        layers[ends.sources()..ends.fixed()].fill(last);
+        let local = self.places(ends)?;
+        let layer = |node: &Node| local.get(&node.id).map_or(0, |at| layers[*at as usize]);
+        Ok(self.nodes.iter().map(layer).collect())
+    }
+
     /// The distance to another genome.
     ///
     /// # Errors
