@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Evolve do
   alias Sconce.{Env, Figures, Files, Policy, Switches, Text}
-  alias Sconce.Evolve.{Archive, Progress, Run, Search, Settings}
+  alias Sconce.Evolve.{Archive, Neat, Progress, Run, Search, Settings}
   alias Sconce.Trainer.Signals
 
   @shortdoc "Evolves policies in an environment"
@@ -55,7 +55,9 @@ defmodule Mix.Tasks.Sconce.Evolve do
 
   ## Presets
 
-  Other switches override those of a preset.
+  Other switches override those of a preset. `xor` evolves networks by
+  `Sconce.Evolve.Neat` until they compute XOR, and draws the best one; only
+  `--out`, `--generations`, `--seed` and `--batch` go with it.
 
   #{@presets}
 
@@ -84,7 +86,11 @@ defmodule Mix.Tasks.Sconce.Evolve do
       {given, rest} = args |> Switches.resumable() |> Switches.parse!(Settings.schema())
       if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
       {actions, given} = Keyword.split(given, [:plan, :sweep])
-      action(for({name, true} <- actions, do: name), given, args)
+      actions = for({name, true} <- actions, do: name)
+
+      if actions == [] and Settings.xor?(given),
+        do: xor(given),
+        else: action(actions, given, args)
     end)
   end
 
@@ -104,6 +110,11 @@ defmodule Mix.Tasks.Sconce.Evolve do
   defp anew(given, args) do
     Switches.needed!(given, :out)
     {:evolve, Settings.complete!(given), args}
+  end
+
+  defp xor(given) do
+    Switches.needed!(given, :out)
+    {:xor, Keyword.merge([generations: 300, seed: 0, batch: 150], given)}
   end
 
   # The switches of the run, and those of this call over them.
@@ -149,6 +160,28 @@ defmodule Mix.Tasks.Sconce.Evolve do
     end
   end
 
+  defp act({:xor, opts}) do
+    neat = [inputs: 2, outputs: 1, population: opts[:batch], seed: opts[:seed]]
+    picture = Path.join(opts[:out], "best.svg")
+
+    {fit, best} =
+      answer(fn ->
+        with :ok <- made(opts[:out]),
+             {:ok, neat} <- Neat.new(neat),
+             patterns = [[0, 0], [0, 1], [1, 0], [1, 1]],
+             goal = [generations: opts[:generations], stop_at: 3.9],
+             {:ok, fit} <- Neat.fit(neat, patterns, [[0], [1], [1], [0]], goal),
+             {:ok, best} <- Neat.best(neat),
+             :ok <- Neat.write(best.genome, picture),
+             do: {:ok, {fit, best}}
+      end)
+
+    reached = if fit.reached, do: "solved", else: "not solved"
+    count = Figures.counted(fit.generations, "generation")
+    say("XOR #{reached} after #{count}, fitness #{Float.round(best.fitness, 3)} of 4")
+    say(["file  ", Text.printable(picture)])
+  end
+
   defp act({kind, opts, args}) do
     # `System.stop/0` waits for a run to save its state only if the application is started.
     {:ok, _apps} = Application.ensure_all_started(:sconce)
@@ -174,16 +207,9 @@ defmodule Mix.Tasks.Sconce.Evolve do
       do: Mix.raise("--out: #{folder} has a run; --resume #{folder} goes on with it")
 
     answer(fn ->
-      with :ok <- File.mkdir_p(folder),
-           :ok <- record(folder, kept(args)) do
-        {:ok, :ready}
-      else
-        {:error, reason} when is_atom(reason) ->
-          raise ArgumentError, "--out: #{folder}: #{:file.format_error(reason)}"
-
-        error ->
-          error
-      end
+      with :ok <- made(folder),
+           :ok <- record(folder, kept(args)),
+           do: {:ok, :ready}
     end)
   end
 
@@ -193,6 +219,11 @@ defmodule Mix.Tasks.Sconce.Evolve do
            :ok <- record(opts[:out], args),
            do: {:ok, :ready}
     end)
+  end
+
+  defp made(folder) do
+    with {:error, reason} <- File.mkdir_p(folder),
+         do: raise(ArgumentError, "--out: #{folder}: #{:file.format_error(reason)}")
   end
 
   defp record(folder, args),

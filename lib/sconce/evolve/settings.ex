@@ -119,6 +119,11 @@ defmodule Sconce.Evolve.Settings do
     ]
   ]
 
+  # The preset whose networks have no environment.
+  @xor "xor"
+  # Switches that go with it.
+  @with_xor [:preset, :out, :generations, :seed, :batch]
+
   @doc "The schema of all switches."
   def schema, do: @own ++ @before ++ @search
 
@@ -140,11 +145,21 @@ defmodule Sconce.Evolve.Settings do
     opts
   end
 
+  @doc "Whether the switches are those of XOR, which NEAT learns. Raises for others beside that preset."
+  @spec xor?(keyword) :: boolean
+  def xor?(given) do
+    for {name, _value} <- given,
+        given[:preset] == @xor and name not in @with_xor,
+        do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --preset xor")
+
+    given[:preset] == @xor
+  end
+
   defp preset!(nil), do: []
 
   defp preset!(name) do
     names = Map.new(@presets, fn {key, opts} -> {to_string(key), opts} end)
-    Options.known!(name, Map.keys(names), "preset")
+    Options.known!(name, [@xor | Map.keys(names)], "preset")
     names[name]
   end
 

@@ -47,6 +47,12 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     assert_raise Mix.Error, ~r/has a run/, fn -> evolve(@small ++ ["--out", whole]) end
   end
 
+  test "NEAT learns XOR and draws its best network", %{tmp_dir: dir} do
+    text = evolve(["--preset", "xor", "--out", dir, "--seed", "1"])
+    assert text =~ "XOR solved after"
+    assert File.read!(Path.join(dir, "best.svg")) =~ "<svg"
+  end
+
   test "a plan and a sweep write nothing", %{tmp_dir: dir} do
     File.cd!(dir, fn ->
       assert evolve(["--preset", "cart_pole", "--hidden-sizes", "2", "--plan"]) =~ ~r/time +\d/
@@ -71,6 +77,7 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
           {~w(--out x --env cart_pole --source elites), "expected one"},
           {["--resume", dir], "switches"},
           {["--resume", dir, "--plan"], "--resume does not go with --plan"},
+          {~w(--preset xor --out x --env duel), "--env does not go with --preset xor"},
           {~w(--plan --sweep --env cart_pole), "--plan does not go with --sweep"}
         ] do
       error = assert_raise Mix.Error, fn -> evolve(args) end

@@ -3,7 +3,7 @@ defmodule Sconce.Bench.Evolve do
   # The cases of `mix bench evolve`: populations, archives, searches, holographic vectors and billiards.
 
   alias Sconce.Bench.{Case, Machine}
-  alias Sconce.Evolve.{Archive, Population, Search}
+  alias Sconce.Evolve.{Archive, Neat, Population, Search}
   alias Sconce.{Env, Figures, HRR}
 
   @individuals 4800
@@ -22,7 +22,8 @@ defmodule Sconce.Bench.Evolve do
   def all(threads) do
     forwards(threads) ++
       variations(threads) ++
-      episodes(threads) ++ archives() ++ searches(threads) ++ vectors(threads) ++ shots(threads)
+      episodes(threads) ++
+      archives() ++ searches(threads) ++ neat() ++ vectors(threads) ++ shots(threads)
   end
 
   defp forwards(threads) do
@@ -134,6 +135,23 @@ defmodule Sconce.Bench.Evolve do
 
         {us, 1024, "M evaluations/s",
          fn -> Machine.flops(flops, threads, "decisions of the last generation") end}
+      end)
+    ]
+  end
+
+  defp neat do
+    [
+      bench("neat", "100 generations of 150 on XOR", 150, 1, fn budget ->
+        run = fn ->
+          neat = Machine.value!(Neat.new(inputs: 2, outputs: 1, population: 150, seed: 1))
+          patterns = [[0, 0], [0, 1], [1, 0], [1, 1]]
+          goal = [generations: 100, stop_at: 5.0]
+          Neat.fit(neat, patterns, [[0], [1], [1], [0]], goal)
+        end
+
+        {us, {:ok, fit}} = Case.time(run, budget, 3)
+        fit.generations == 100 || raise "#{fit.generations} generations"
+        {us, 100, "k generations/s", fn -> {nil, "no bound is known"} end}
       end)
     ]
   end
