@@ -15,7 +15,7 @@ use sconce_evolve::{
 use sconce_tensor::{Kind, pool};
 use support::Golden;
 
-const NEVER: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 fn apply(activation: Activation, x: f64) -> f64 {
     match activation {
@@ -241,6 +241,7 @@ fn a_fitness_that_is_not_finite_is_named_and_changes_nothing() {
     let bad = [0.0, f32::NAN];
     assert_eq!(neat.forward(&bad, 1).unwrap_err().kind(), Kind::NonFinite);
     assert_eq!(neat.forward(&bad, 2).unwrap_err().kind(), Kind::Mismatch);
+    assert_eq!(neat.forward(&[], 0).unwrap_err().kind(), Kind::Mismatch);
 }
 
 fn chain(links: &[(u32, u32)]) -> Genome {

@@ -6,8 +6,11 @@ use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, dispatch};
 use serde::{Deserialize, Serialize};
 
-use super::genomes::{Ends, Genes, Genomes};
-use super::options::MOST_WEIGHT;
+use super::genomes::{Genes, Genomes};
+use super::order::Ends;
+
+/// Largest coefficient.
+const MOST_COEFFICIENT: f64 = 1e6;
 
 /// The formula of a distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +79,7 @@ impl Differences {
 impl Compatibility {
     /// Refuses coefficients out of range.
     pub(super) fn check(&self) -> Result<()> {
-        let most = f64::from(MOST_WEIGHT);
+        let most = MOST_COEFFICIENT;
         for (name, value) in
             [("excess", self.excess), ("disjoint", self.disjoint), ("weights", self.weights)]
         {

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::genome::Genome;
 use super::genomes::{Genes, Genomes};
-use super::network::Sorter;
+use super::offspring::Innovations;
 use super::options::{MOST_GENES, NeatOptions};
+use super::order::Sorter;
 use super::species::{Groups, Species};
 use super::{Neat, Told, Work};
-use crate::neat::offspring::Innovations;
 use crate::saved::{self, Numbers, Opened, Tensors};
 use crate::unbounded;
 
@@ -172,7 +172,7 @@ impl Reader<'_> {
     }
 
     fn genomes(&mut self, names: Names, count: usize) -> Result<Genomes> {
-        let ends = super::Ends {
+        let ends = super::order::Ends {
             inputs: self.manifest.options.inputs,
             outputs: self.manifest.options.outputs,
         };
@@ -293,7 +293,7 @@ impl Reader<'_> {
             return Err(self.opened.corrupt("a species of another run"));
         }
         if let Some((genome, _)) = best {
-            let ends = super::Ends {
+            let ends = super::order::Ends {
                 inputs: self.manifest.options.inputs,
                 outputs: self.manifest.options.outputs,
             };

@@ -6,9 +6,10 @@ use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::distance::Compatibility;
-use super::genomes::{Ends, Genes, Genomes};
-use super::network::{self, Activations, MOST_VALUE, Sorter};
+use super::genomes::{Genes, Genomes};
+use super::network::{self, Activations, MOST_VALUE};
 use super::options::{Activation, MOST_ENDS, MOST_GENES, MOST_WEIGHT};
+use super::order::{Ends, Sorter};
 
 /// The part of a node in its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -276,8 +277,11 @@ pub(super) fn weight(value: f32, what: &dyn Fn() -> String) -> Result<()> {
     }
 }
 
-/// Refuses inputs `[patterns, width]` of another size, and such that are not finite or too large.
+/// Refuses inputs `[patterns, width]` of another size or without a pattern, and such that are not finite or too large.
 pub(super) fn check_inputs(inputs: &[f32], width: usize, patterns: usize) -> Result<()> {
+    if patterns == 0 {
+        return Err(Error::mismatch("inputs", "at least one row", 0));
+    }
     if inputs.len() != patterns.saturating_mul(width) {
         return Err(Error::mismatch("inputs", patterns.saturating_mul(width), inputs.len()));
     }

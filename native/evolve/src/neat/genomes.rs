@@ -6,26 +6,7 @@
 
 use std::ops::Range;
 
-use super::network;
-
-/// The nodes that each genome has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ends {
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-}
-
-impl Ends {
-    /// The inputs and the bias node, which no connection enters.
-    pub(super) fn sources(self) -> usize {
-        self.inputs + 1
-    }
-
-    /// All nodes that are not hidden. It is also the local index of the first hidden node.
-    pub(super) fn fixed(self) -> usize {
-        self.inputs + 1 + self.outputs
-    }
-}
+use super::order::{Ends, Sorter};
 
 /// One genome. Connections are in ascending order of their innovation numbers.
 #[derive(Debug, Clone, Copy)]
@@ -187,7 +168,7 @@ impl Genomes {
 
     /// Computes the order of evaluation of the last genome. It answers whether the genome has no cycle; if it has one,
     /// the order stays as it was.
-    pub(super) fn sort(&mut self, sorter: &mut network::Sorter) -> bool {
+    pub(super) fn sort(&mut self, sorter: &mut Sorter) -> bool {
         let last = self.count() - 1;
         let genes = self.last();
         let hidden = self.nodes[last + 1] - self.nodes[last];

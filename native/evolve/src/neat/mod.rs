@@ -7,6 +7,7 @@ mod genomes;
 mod network;
 mod offspring;
 mod options;
+mod order;
 mod species;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +20,11 @@ use serde::{Deserialize, Serialize};
 use crate::{refused, unbounded};
 pub use distance::{Compatibility, Differences, Rule};
 pub use genome::{Connection, Genome, Node, NodeKind};
-use genomes::{Ends, Genomes};
-use network::{Activations, Sorter};
+use genomes::Genomes;
+use network::Activations;
 use offspring::{Innovations, Nursery, Word, Words};
 pub use options::{Activation, NeatOptions};
+use order::{Ends, Sorter};
 use species::{Groups, Scratch, apportion};
 pub use species::{Species, assign_species};
 

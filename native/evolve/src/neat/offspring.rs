@@ -6,8 +6,8 @@ use sconce_tensor::dispatch;
 use sconce_tensor::rng::Rng;
 
 use super::genomes::{Genes, Genomes};
-use super::network::Sorter;
 use super::options::NeatOptions;
+use super::order::Sorter;
 
 /// Random words of a child for decisions that concern it as a whole.
 const HEAD: usize = 16;

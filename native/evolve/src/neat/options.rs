@@ -13,7 +13,7 @@ pub(super) const MOST_GENES: usize = 1 << 20;
 pub(super) const MOST_GENOMES: usize = 1 << 20;
 /// Most connections of all networks at the start.
 const MOST_ALL: usize = 1 << 28;
-/// Largest magnitude of a weight. With [`MOST_VALUE`](super::network::MOST_VALUE) no sum of a node overflows.
+/// Largest magnitude of a weight. Values of nodes are at most 1e18, so no sum of a node overflows.
 pub(super) const MOST_WEIGHT: f32 = 1e6;
 
 /// The function of a node.

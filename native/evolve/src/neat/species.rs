@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::distance::{Compatibility, Rule, Table};
 use super::genome::Genome;
 use super::genomes::Genomes;
-use super::network::Sorter;
 use super::options::NeatOptions;
+use super::order::Sorter;
 
 /// The genome has no species yet.
 const NONE: u32 = u32::MAX;
