@@ -114,6 +114,7 @@ defmodule Sconce.MixProject do
           Mix.Tasks.Sconce.Demo,
           Mix.Tasks.Sconce.Doctor,
           Mix.Tasks.Sconce.Eval,
+          Mix.Tasks.Sconce.Evolve,
           Mix.Tasks.Sconce.Export,
           Mix.Tasks.Sconce.Import,
           Mix.Tasks.Sconce.Monitor,

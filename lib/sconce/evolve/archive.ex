@@ -352,8 +352,9 @@ defmodule Sconce.Evolve.Archive do
 
       iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 1)
       iex> {:ok, _added} = Sconce.Evolve.Archive.add(archive, [[0.5], [2.0]], [1, 3], [[0.1], [0.4]])
-      iex> Sconce.Evolve.Archive.compress(archive, cells: {:grid, [2]}, ranges: [{0, 1}])
-      {:ok, #Sconce.Evolve.Archive<1 of 2 cells · 1 measures · solutions of 1 · best 3.0>}
+      iex> {:ok, small} = Sconce.Evolve.Archive.compress(archive, cells: {:grid, [2]}, ranges: [{0, 1}])
+      iex> small
+      #Sconce.Evolve.Archive<1 of 2 cells · 1 measure · solutions of 1 · best 3.0>
   """
   @spec compress(t, keyword) :: {:ok, t} | {:error, Error.t()}
   def compress(%__MODULE__{ref: ref, solution_size: size}, opts) do

@@ -84,6 +84,23 @@ defmodule Sconce.Evolve.Island do
   Starts an island of a search, which needs an archive.
 
   #{Options.docs(@options)}
+
+      iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
+      iex> size = Sconce.Evolve.Search.size(spec)
+      iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [10]}, ranges: [{0, 500}], solution_size: size)
+      iex> {:ok, search} =
+      ...>   Sconce.Evolve.Search.new(spec, :cart_pole, archive: archive, batch: 16, measures: [:length])
+      iex> {:ok, island} = Sconce.Evolve.Island.start_link(search, group: "alone", generations: 20)
+      iex> Sconce.Evolve.Island.await(island)
+      :ok
+      iex> info = Sconce.Evolve.Island.info(island)
+      iex> {info.generation, info.sent, info.progress.evaluations}
+      {20, 0, 320}
+      iex> {:ok, whole} = Sconce.Evolve.Archive.new(cells: {:grid, [10]}, ranges: [{0, 500}], solution_size: size)
+      iex> Sconce.Evolve.Island.merge("alone", whole)
+      {:ok, 1}
+      iex> GenServer.stop(island)
+      :ok
   """
   @spec start_link(Search.t(), keyword) :: GenServer.on_start()
   def start_link(%Search{} = search, opts) do
@@ -96,17 +113,22 @@ defmodule Sconce.Evolve.Island do
 
   @doc """
   Returns figures of an island: `generation`, `progress` of its last round (nil before), `sent` and `received` elites,
-  `stored` ones of those received, `refused` messages, and `error` if its search has ended with one.
+  `stored` ones of those received, `refused` messages, and `error` if its search has ended with one. `start_link/2` has an
+  example.
   """
   @spec info(island) :: map | {:error, Error.t()}
   def info(island), do: call(island, :info)
 
-  @doc "Waits until an island has finished its generations; a dead one is an error of kind `:cancelled`."
+  @doc """
+  Waits until an island has finished its generations; a dead one is an error of kind `:cancelled`. `start_link/2` has an
+  example.
+  """
   @spec await(island, timeout) :: :ok | {:error, Error.t()}
   def await(island, timeout \\ :infinity), do: call(island, :await, Options.timeout!(timeout))
 
   @doc """
-  Adds the elites of all islands of a group to an archive, and returns how many islands gave theirs.
+  Adds the elites of all islands of a group to an archive, and returns how many islands gave theirs. `start_link/2` has an
+  example.
   """
   @spec merge(term, Archive.t()) :: {:ok, non_neg_integer} | {:error, Error.t()}
   def merge(group, %Archive{} = archive) do

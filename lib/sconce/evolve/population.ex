@@ -299,7 +299,8 @@ defmodule Sconce.Evolve.Population do
   end
 
   @doc """
-  Returns the solution of a policy, a list of `size` numbers, or another form by `:as` as in `new/2`.
+  Returns the solution of a policy, a list of `size` numbers, or another form by `:as` as in `new/2`. `policy/2` has an
+  example.
   """
   @spec solution(Policy.t(), keyword) :: {:ok, tensor} | {:error, Error.t()}
   def solution(%Policy{ref: ref}, opts \\ []) do

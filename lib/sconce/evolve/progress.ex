@@ -44,6 +44,20 @@ defmodule Sconce.Evolve.Progress do
   @doc """
   Subscribes to a run, writes its events to `:device` and returns the result of `Sconce.Evolve.Run.await/2`. Also
   accepts the options of `new/1`.
+
+      iex> out = Path.join(System.tmp_dir!(), "sconce-evolve-\#{System.unique_integer([:positive])}")
+      iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
+      iex> {:ok, search} = Sconce.Evolve.Search.new(spec, :cart_pole, source: :snes, batch: 16)
+      iex> {:ok, run} = Sconce.Evolve.Run.start_link(search, out: out, generations: 3)
+      iex> {:ok, device} = StringIO.open("")
+      iex> {:ok, report} = Sconce.Evolve.Progress.follow(run, device: device, terminal: false)
+      iex> {_input, text} = StringIO.contents(device)
+      iex> {text =~ "generation 3/3", Sconce.Evolve.Progress.summary(report) =~ "done after 3 generations"}
+      {true, true}
+      iex> GenServer.stop(run)
+      :ok
+      iex> File.rm_rf!(out) != []
+      true
   """
   def follow(run, opts \\ []) do
     {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
@@ -123,7 +137,7 @@ defmodule Sconce.Evolve.Progress do
   end
 
   @doc """
-  Returns the text of a report of `Sconce.Evolve.Run.await/2`.
+  Returns the text of a report of `Sconce.Evolve.Run.await/2`. `follow/2` has an example.
   """
   @spec summary(Sconce.Evolve.Run.report()) :: String.t()
   def summary(%{progress: progress, stopped: stopped} = report) do

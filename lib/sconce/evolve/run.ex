@@ -62,6 +62,26 @@ defmodule Sconce.Evolve.Run do
   Starts a run of a search. An invalid option raises `ArgumentError`; `await/2` returns other errors.
 
   #{Options.docs(@options)}
+
+      iex> out = Path.join(System.tmp_dir!(), "sconce-evolve-\#{System.unique_integer([:positive])}")
+      iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
+      iex> {:ok, search} = Sconce.Evolve.Search.new(spec, :cart_pole, source: :snes, batch: 16, seed: 1)
+      iex> {:ok, run} = Sconce.Evolve.Run.start_link(search, out: out, generations: 1_000_000)
+      iex> Sconce.Evolve.Run.subscribe(run)
+      :ok
+      iex> receive do
+      ...>   {:sconce_evolve, ^run, %{event: :generation, steps: steps}} -> steps
+      ...> end
+      1000000
+      iex> Sconce.Evolve.Run.stop(run)
+      :ok
+      iex> {:ok, report} = Sconce.Evolve.Run.await(run)
+      iex> {report.stopped, Sconce.Evolve.Run.info(run).status}
+      {:stopped, :done}
+      iex> GenServer.stop(run)
+      :ok
+      iex> File.rm_rf!(out) != []
+      true
   """
   @spec start_link(Search.t(), keyword) :: GenServer.on_start()
   def start_link(%Search{} = search, opts) do
@@ -102,7 +122,7 @@ defmodule Sconce.Evolve.Run do
   defp stopped("stopped"), do: :stopped
 
   @doc """
-  Waits for the result of a run. Any number of processes may wait.
+  Waits for the result of a run. Any number of processes may wait. `start_link/2` has an example.
 
   | kind of error | cause |
   |---|---|
@@ -117,16 +137,19 @@ defmodule Sconce.Evolve.Run do
   @doc """
   Sends the events of a run to the caller, as `{:sconce_evolve, pid, event}`. A `:generation` has `step`, `steps`,
   `evaluations`, `evaluations_per_second`, `best_return`, `mean_return`, `elites`, `coverage`, `qd_score` and `left_s`; at
-  most five come a second, and the last one always.
+  most five come a second, and the last one always. `start_link/2` has an example.
   """
   @spec subscribe(run) :: :ok | {:error, Error.t()}
   def subscribe(run), do: Run.subscribe(run, :evolve)
 
-  @doc "Stops a run after its present generation, with its state saved."
+  @doc "Stops a run after its present generation, with its state saved. `start_link/2` has an example."
   @spec stop(run) :: :ok | {:error, Error.t()}
   def stop(run), do: Run.stop(run, :evolve)
 
-  @doc "Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `generation`."
+  @doc """
+  Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `generation`.
+  `start_link/2` has an example.
+  """
   @spec info(run) :: map | {:error, Error.t()}
   def info(run), do: Run.info(run, :evolve)
 

@@ -179,6 +179,15 @@ defmodule Sconce.Evolve.Search do
   @doc """
   Runs up to a million generations on native threads in the background. They end with the calling process.
   `Sconce.Evolve.Run` runs more, with events and saves.
+
+      iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
+      iex> {:ok, search} = Sconce.Evolve.Search.new(spec, :cart_pole, source: :snes, batch: 16)
+      iex> {:ok, progress} = Sconce.Evolve.Search.run(search, 2)
+      iex> {progress.generation, progress.evaluations, progress.mean <= progress.best}
+      {2, 32, true}
+      iex> {:ok, policy} = Sconce.Evolve.Search.policy(search)
+      iex> Sconce.Policy.info(policy) |> elem(1) |> Map.get(:num_weights)
+      30
   """
   @spec run(t, pos_integer) :: {:ok, progress} | {:error, Error.t()}
   def run(%__MODULE__{ref: ref}, generations \\ 1) do
@@ -197,6 +206,12 @@ defmodule Sconce.Evolve.Search do
   `archive_bytes` of a full archive (nil without one), `evaluations_per_second`, `generations` and `seconds`.
 
   Do it with a search of its own: its archive gets what these generations find.
+
+      iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
+      iex> {:ok, search} = Sconce.Evolve.Search.new(spec, :cart_pole, source: :snes, batch: 16)
+      iex> {:ok, plan} = Sconce.Evolve.Search.plan(search, 100)
+      iex> {plan.population_bytes, plan.archive_bytes, plan.generations, plan.seconds > 0}
+      {1920, nil, 100, true}
   """
   @spec plan(t, pos_integer) :: {:ok, map} | {:error, Error.t()}
   def plan(%__MODULE__{} = search, generations) do
@@ -269,7 +284,7 @@ defmodule Sconce.Evolve.Search do
   defp now, do: System.monotonic_time(:microsecond)
 
   @doc """
-  Returns the policy of the mean of a strategy, or of the best elite of the archive.
+  Returns the policy of the mean of a strategy, or of the best elite of the archive. `run/2` has an example.
   """
   @spec policy(t) :: {:ok, Policy.t()} | {:error, Error.t()}
   def policy(%__MODULE__{ref: ref, spec: spec, archive: archive}) do

@@ -75,9 +75,15 @@ defmodule Sconce.Evolve.Settings do
   @apart [:measures, :source, :crossover, :bounds]
   @search Keyword.drop(
             Catalogue.schema(:search) ++ Catalogue.schema(:episodes),
-            @apart ++ [:opponent]
+            @apart ++ [:opponent, :reward_weights]
           ) ++
-            [opponent: [type: {:or, [nil, :string]}, doc: "Scripted player of the second seat."]]
+            [
+              opponent: [type: {:or, [nil, :string]}, doc: "Scripted player of the second seat."],
+              reward_weights: [
+                type: {:or, [nil, :string]},
+                doc: "Weights of the reward terms, as in `target=20,scratch=-15`."
+              ]
+            ]
 
   @presets [
     cart_pole: [

@@ -67,7 +67,7 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
           {[], "--out is required"},
           {["--out", dir], "--env is required"},
           {~w(--out x --env cart), "cart_pole"},
-          {~w(--out x --preset cart), "cart_pole"},
+          {~w(--out x --preset cart), "carts"},
           {~w(--out x --env cart_pole --archive grid:0x2), "--archive cannot be"},
           {~w(--out x --env cart_pole --ranges 1 --archive grid:2), "--ranges cannot be"},
           {~w(--out x --env cart_pole --measures middle:1), "--measures cannot be"},

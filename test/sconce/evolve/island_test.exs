@@ -2,37 +2,11 @@ defmodule Sconce.Evolve.IslandTest do
   use ExUnit.Case, async: false
 
   alias Sconce.Evolve.{Archive, Island, Population, Search}
-  alias Sconce.Test.Cluster
+  alias Sconce.Test.{Cluster, Islands}
+
+  import Islands, only: [archive: 1, search: 1]
 
   doctest Island
-
-  def archive(spec) do
-    {:ok, archive} =
-      Archive.new(
-        cells: {:grid, [10, 10]},
-        ranges: [{-2.4, 2.4}, {0, 1}],
-        solution_size: Search.size(spec),
-        as: :binaries
-      )
-
-    archive
-  end
-
-  def search(seed) do
-    spec = Population.spec(:cart_pole, hidden_sizes: [4])
-    own = [archive: archive(spec), batch: 64, measures: [{:final, 0}, {:input, 0}], seed: seed]
-    {:ok, search} = Search.new(spec, :cart_pole, own)
-    search
-  end
-
-  # Runs on another node, unlinked from the caller.
-  def start_there(group, seed) do
-    {:ok, island} = GenServer.start(Island, {search(seed), options(group, seed)})
-    island
-  end
-
-  defp options(group, seed),
-    do: %{group: group, every: 5, migrants: 16, generations: nil, seed: seed}
 
   defp until(condition, tries \\ 600) do
     cond do
@@ -45,10 +19,10 @@ defmodule Sconce.Evolve.IslandTest do
   test "islands of two nodes exchange elites; one that dies is left out, and one that joins gets all" do
     Cluster.start!()
     {node, os_pid} = Cluster.node!()
-    group = make_ref()
+    group = {:islands, System.pid()}
     own = search(1)
     {:ok, island} = Island.start_link(own, group: group, every: 5, migrants: 16, seed: 1)
-    far = :erpc.call(node, __MODULE__, :start_there, [group, 2])
+    far = :erpc.call(node, Islands, :start, [group, 2])
     until(fn -> Island.info(island).stored > 0 and Island.info(far).stored > 0 end)
 
     Cluster.kill(os_pid)
