@@ -475,7 +475,7 @@ defmodule Sconce.OddTermsTest do
 
   # Defined by `use GenServer`, which does not check its argument.
   @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}, {Rollout, :child_spec, 1}] ++
-            [{Monitor.Endpoint, :child_spec, 1}]
+            [{Monitor.Endpoint, :child_spec, 1}, {Sconce.Evolve.Island, :child_spec, 1}]
 
   test "each public function of each public module has a row here", context do
     rows = for {module, name, args} <- rows(context), do: {module, name, length(args)}

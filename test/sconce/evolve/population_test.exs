@@ -53,6 +53,25 @@ defmodule Sconce.Evolve.PopulationTest do
       else: total + reward
   end
 
+  test "a session computes the bits of the individual" do
+    spec = Population.spec(:billiards, hidden_sizes: [32, 16])
+
+    for storage <- [:f32, :bf16] do
+      {:ok, population} = Population.new(spec, count: 20, seed: 8, storage: storage)
+      seen = for i <- 1..29, do: :math.sin(i) / 1
+      {:ok, logits} = Population.forward(population, seen)
+      {:ok, solutions} = Population.read(population)
+
+      for {solution, own} <- Enum.zip(solutions, logits) do
+        {:ok, policy} = Population.policy(spec, solution)
+        {:ok, session} = Session.open(policy, seed: 0, deterministic: true, logits: true)
+        {:ok, action} = Session.act(session, seen)
+        heads = for name <- [:angle, :power, :top, :side], do: action.logits[name]
+        assert List.flatten(heads) == own
+      end
+    end
+  end
+
   test "each individual may have an observation of its own, and starts of its own" do
     population = population([])
     rows = for i <- 1..40, do: [0.01 * i, 0.0, 0.1, -0.01 * i]

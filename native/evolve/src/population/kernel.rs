@@ -97,7 +97,9 @@ fn rows<C: Cell, const R: usize, const FMA: bool>(
     y: &mut [Lanes; R],
 ) {
     let rows: [&[C]; R] = std::array::from_fn(|r| &dense.weights[(first + r) * n..][..n]);
-    let mut sums = [[0.0; LANES]; R];
+    // In the order of a session, so that a session of the individual's policy has the same bits.
+    let mut sums: [Lanes; R] =
+        std::array::from_fn(|r| if C::SCALED { [0.0; LANES] } else { dense.biases[first + r] });
     for (at, x) in x[..n].iter().enumerate() {
         for r in 0..R {
             let weights = rows[r][at].wide();
@@ -106,14 +108,13 @@ fn rows<C: Cell, const R: usize, const FMA: bool>(
             }
         }
     }
-    for r in 0..R {
-        let bias = dense.biases[first + r];
-        let scale = if C::SCALED { dense.scales[first + r] } else { [1.0; LANES] };
-        for i in 0..LANES {
-            y[r][i] = match C::SCALED {
-                true => mul_add::<FMA>(sums[r][i], scale[i], bias[i]),
-                false => sums[r][i] + bias[i],
-            };
+    *y = sums;
+    if C::SCALED {
+        for r in 0..R {
+            let (bias, scale) = (dense.biases[first + r], dense.scales[first + r]);
+            for i in 0..LANES {
+                y[r][i] = mul_add::<FMA>(sums[r][i], scale[i], bias[i]);
+            }
         }
     }
 }
