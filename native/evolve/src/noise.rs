@@ -5,8 +5,10 @@ use sconce_tensor::simd::mul_add;
 use sconce_tensor::trig::sin_cos_with;
 use sconce_tensor::{dispatch, pool};
 
-/// Blocks of Philox that are computed together.
+/// Blocks of Philox whose words lie together in a stream.
 const BLOCKS: usize = 8;
+/// Groups that are computed together: loops over 16 numbers compile to vector code.
+const GROUPS: usize = 2;
 /// Numbers of such blocks. Each word of a block gives one number.
 pub(crate) const GROUP: usize = 4 * BLOCKS;
 /// Groups that a shard of parallel work computes.
@@ -42,11 +44,12 @@ fn ln<const FMA: bool>(value: f32) -> f32 {
 dispatch! {
     /// Fills `out` with the numbers `GROUP * group..` of a stream (Box & Muller 1958).
     fn fill(rng: &Rng, group: u64, out: &mut [f32]) {
-        for (at, out) in out.chunks_mut(GROUP).enumerate() {
-            let words = rng.blocks::<BLOCKS>((group + at as u64) * BLOCKS as u64);
-            let mut normals = [[0.0f32; BLOCKS]; 4];
+        for (at, out) in out.chunks_mut(GROUPS * GROUP).enumerate() {
+            let first = (group + (at * GROUPS) as u64) * BLOCKS as u64;
+            let words = rng.blocks::<{ GROUPS * BLOCKS }>(first);
+            let mut normals = [[0.0f32; GROUPS * BLOCKS]; 4];
             for pair in 0..2 {
-                for i in 0..BLOCKS {
+                for i in 0..GROUPS * BLOCKS {
                     let [radius, angle] = [words[2 * pair][i], words[2 * pair + 1][i]];
                     // Above 0 and at most 1, so that the logarithm is finite and not positive.
                     let uniform = ((radius >> 8) as i32 as f32 + 0.5) / 16_777_216.0;
@@ -57,7 +60,11 @@ dispatch! {
                     normals[2 * pair + 1][i] = radius * sin;
                 }
             }
-            out.copy_from_slice(&normals.as_flattened()[..out.len()]);
+            for (group, out) in out.chunks_mut(GROUP).enumerate() {
+                for (normals, out) in normals.iter().zip(out.chunks_mut(BLOCKS)) {
+                    out.copy_from_slice(&normals[group * BLOCKS..][..out.len()]);
+                }
+            }
         }
     }
 }

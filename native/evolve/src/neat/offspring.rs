@@ -12,7 +12,7 @@ use super::order::Sorter;
 /// Random words of a child for decisions that concern it as a whole.
 const HEAD: usize = 16;
 /// Blocks of Philox that are computed together, and their words.
-const BLOCKS: usize = 8;
+const BLOCKS: usize = 16;
 const WORDS: usize = 4 * BLOCKS;
 /// Pairs of nodes that a mutation tries to connect.
 const TRIES: u64 = 8;
