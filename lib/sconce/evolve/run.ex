@@ -98,6 +98,7 @@ defmodule Sconce.Evolve.Run do
         start: &begin(&1, search, out, opts),
         named: &%{&1 | event: :generation},
         complete: &complete/1,
+        early: [:generation],
         shown: [:generation]
       },
       name
