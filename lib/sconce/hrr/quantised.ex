@@ -19,11 +19,11 @@ end
 defimpl Inspect, for: [Sconce.HRR, Sconce.HRR.Quantised] do
   alias Sconce.Figures
 
-  def inspect(%{count: count, dimension: dimension, domain: domain}, _opts)
+  def inspect(%module{count: count, dimension: dimension, domain: domain}, _opts)
       when is_integer(count) and is_integer(dimension) and is_atom(domain) do
     vectors = "#{Figures.counted(count, "vector")} of #{Figures.grouped(dimension)}"
-    type = if @for == Sconce.HRR.Quantised, do: " · int8"
-    "##{Kernel.inspect(@for)}<#{vectors} · #{domain}#{type}>"
+    type = if module == Sconce.HRR.Quantised, do: " · int8"
+    "##{Kernel.inspect(module)}<#{vectors} · #{domain}#{type}>"
   end
 
   def inspect(_built_by_hand, _opts), do: "##{Kernel.inspect(@for)}<>"
