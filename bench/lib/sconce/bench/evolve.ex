@@ -79,7 +79,7 @@ defmodule Sconce.Bench.Evolve do
         population = Machine.value!(Population.new(spec, count: @individuals, as: :binaries))
         run = fn -> Population.episodes(population, name, episodes: 4) end
         {us, {:ok, played}} = Case.time(run, budget, 3)
-        finite!(played.returns.data)
+        finite64!(played.returns.data)
         # Individuals whose episodes end early leave their lanes idle.
         flops = 2 * population.size * played.decisions
 
@@ -245,6 +245,10 @@ defmodule Sconce.Bench.Evolve do
       end
     }
   end
+
+  defp finite64!(<<_number::float-64-little, rest::binary>>), do: finite64!(rest)
+  defp finite64!(""), do: :ok
+  defp finite64!(_rest), do: raise("a number is not finite")
 
   # NaN and infinities do not match the segment of a float.
   defp finite!(<<_number::float-32-little, rest::binary>>), do: finite!(rest)
