@@ -1,6 +1,6 @@
 defmodule Sconce.Evolve.Archive do
   alias Sconce.{Error, Native, Options}
-  alias Sconce.Evolve.{Catalogue, Picture, Tensors}
+  alias Sconce.Evolve.{Catalogue, Kept, Picture, Tensors}
   alias Sconce.Native.Call
   alias Sconce.Trainer.Curve.Page
 
@@ -380,10 +380,8 @@ defmodule Sconce.Evolve.Archive do
       {4, :ok}
   """
   @spec save(t, Path.t()) :: :ok | {:error, Error.t()}
-  def save(%__MODULE__{ref: ref}, path) do
-    path = Options.path!(path)
-    with {:ok, true} <- Call.in_background(&Native.archive_save(ref, &1, path)), do: :ok
-  end
+  def save(%__MODULE__{ref: ref}, path),
+    do: Kept.save(path, &Native.archive_save(ref, &1, &2))
 
   @doc """
   Reads the archive of a file, equal to the bit; `save/2` has an example.
@@ -394,14 +392,8 @@ defmodule Sconce.Evolve.Archive do
   #{Options.docs(Tensors.schema())}
   """
   @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
-  def load(path, opts \\ []) do
-    [as: as] = Options.validate!(opts, Tensors.schema())
-    form = Tensors.form!(as)
-    path = Options.path!(path)
-
-    with {:ok, made} <- Call.in_background(&Native.archive_load(&1, path)),
-         do: {:ok, archive(made, form)}
-  end
+  def load(path, opts \\ []),
+    do: Kept.load(path, opts, &Native.archive_load/2, &archive/2)
 
   @doc """
   Returns a heat map of an archive of two measures as the text of an SVG file: the objective of each cell as a color, and

@@ -63,8 +63,8 @@ defmodule Sconce.Evolve.Island do
       iex> for island <- islands, do: GenServer.stop(island)
       [:ok, :ok]
 
-  Every `:every` generations an island sends some of its elites to another one, to each in turn. A new island gets all
-  elites of the others first. An island or node that dies is left out; its migrants are in the archives of the others, and
+  Every `:every` generations an island sends some of its elites to another one, to each in turn. A new island asks the
+  others for all their elites. An island or node that dies is left out; its migrants are in the archives of the others, and
   `merge/2` collects the elites of all islands that live. All islands of a group need the same cells and solutions of one
   size; elites that do not fit are dropped and counted.
 

@@ -1,7 +1,7 @@
 defmodule Sconce.Evolve.Neat do
   alias Sconce.Compress.Numbers
   alias Sconce.Evolve.Neat.{Catalogue, Graph}
-  alias Sconce.Evolve.Tensors
+  alias Sconce.Evolve.{Kept, Tensors}
   alias Sconce.{Error, Native, Options}
   alias Sconce.Native.Call
   alias Sconce.Trainer.Curve.Page
@@ -387,10 +387,8 @@ defmodule Sconce.Evolve.Neat do
       {true, :ok}
   """
   @spec save(t, Path.t()) :: :ok | {:error, Error.t()}
-  def save(%__MODULE__{ref: ref}, path) do
-    path = Options.path!(path)
-    with {:ok, true} <- Call.in_background(&Native.neat_save(ref, &1, path)), do: :ok
-  end
+  def save(%__MODULE__{ref: ref}, path),
+    do: Kept.save(path, &Native.neat_save(ref, &1, &2))
 
   @doc """
   Reads the population of a file, equal to the bit; `save/2` has an example.
@@ -401,14 +399,8 @@ defmodule Sconce.Evolve.Neat do
   #{Options.docs(Tensors.schema())}
   """
   @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
-  def load(path, opts \\ []) do
-    [as: as] = Options.validate!(opts, Tensors.schema())
-    form = Tensors.form!(as)
-    path = Options.path!(path)
-
-    with {:ok, made} <- Call.in_background(&Native.neat_load(&1, path)),
-         do: {:ok, neat(made, form)}
-  end
+  def load(path, opts \\ []),
+    do: Kept.load(path, opts, &Native.neat_load/2, &neat/2)
 
   defimpl Inspect do
     alias Sconce.{Figures, Native}

@@ -1,5 +1,5 @@
 defmodule Sconce.Evolve.Strategy do
-  alias Sconce.Evolve.Tensors
+  alias Sconce.Evolve.{Kept, Tensors}
   alias Sconce.{Error, Native, Options}
   alias Sconce.Native.Call
 
@@ -208,10 +208,8 @@ defmodule Sconce.Evolve.Strategy do
       {true, :ok}
   """
   @spec save(t, Path.t()) :: :ok | {:error, Error.t()}
-  def save(%__MODULE__{ref: ref}, path) do
-    path = Options.path!(path)
-    with {:ok, true} <- Call.in_background(&Native.strategy_save(ref, &1, path)), do: :ok
-  end
+  def save(%__MODULE__{ref: ref}, path),
+    do: Kept.save(path, &Native.strategy_save(ref, &1, &2))
 
   @doc """
   Reads the strategy of a file, equal to the bit; `save/2` has an example.
@@ -222,14 +220,8 @@ defmodule Sconce.Evolve.Strategy do
   #{Options.docs(Tensors.schema())}
   """
   @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
-  def load(path, opts \\ []) do
-    [as: as] = Options.validate!(opts, Tensors.schema())
-    form = Tensors.form!(as)
-    path = Options.path!(path)
-
-    with {:ok, made} <- Call.in_background(&Native.strategy_load(&1, path)),
-         do: {:ok, strategy(made, form)}
-  end
+  def load(path, opts \\ []),
+    do: Kept.load(path, opts, &Native.strategy_load/2, &strategy/2)
 
   defimpl Inspect do
     alias Sconce.{Figures, Native}

@@ -31,7 +31,7 @@ pub use species::{Species, assign_species};
 /// Fewest members of a species whose best ones stay unchanged; the best genome of all always stays.
 const ELITE_SPECIES: usize = 5;
 
-/// The fitness of the last generation that was told.
+/// The fitness of the last finished generation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Told {
     best: f64,
@@ -49,7 +49,7 @@ pub struct NeatStats {
     pub threshold: f64,
     /// Highest fitness so far.
     pub best: Option<f64>,
-    /// Highest fitness of the last generation that was told.
+    /// Highest fitness of the last finished generation.
     pub generation_best: Option<f64>,
     /// Mean fitness of that generation.
     pub generation_mean: Option<f64>,
