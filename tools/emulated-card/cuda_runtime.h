@@ -22,8 +22,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// Memory of a block. Blocks run one after another, so one copy is enough. For dynamic shared memory, declared as
-// `extern __shared__`, see bin/emulated-card.
+// Memory of a block. Blocks run one after another, so one copy is enough; blocks that wait for each other have only
+// dynamic shared memory. For that, declared as `extern __shared__`, see bin/emulated-card.
 #define __shared__ static
 
 // Local to a library, so that two libraries in a process share nothing.
@@ -165,6 +165,7 @@ inline long long __double_as_longlong(double v) { return emulate::bits_of<long l
 
 template <typename T> T __ldg(const T *p) { return *p; }
 template <typename T> T __ldcs(const T *p) { return *p; }
+template <typename T> T __ldcg(const T *p) { return *p; }
 template <typename T> void __stcs(T *p, T v) { *p = v; }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

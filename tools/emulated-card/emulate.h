@@ -5,6 +5,8 @@
 // shuffle for its warp, and resumes when all others wait there too. If a thread waits for one that has ended or that
 // waits elsewhere, the process ends with a message, where a card would hang or return undefined results.
 //
+// A block may wait for others of its grid, in a cooperative launch: then the next block runs meanwhile.
+//
 // Between two waits threads run in any order, as on a card: forwards, backwards or shuffled. SCONCE_EMULATED_ORDER sets
 // the order (`backwards`, or the seed of a shuffle). The results of a kernel do not depend on it unless a wait is
 // missing.
@@ -33,7 +35,7 @@ struct Fiber {
   void *top;
 };
 
-enum class State { Ready, AtBlock, AtWarp, Ended };
+enum class State { Ready, AtBlock, AtWarp, AtGrid, Ended };
 
 struct Thread {
   State state;
@@ -42,6 +44,12 @@ struct Thread {
   // The lanes of the warp that it waits for, the value that it shows them, and the value shown when all had arrived.
   unsigned lanes;
   uint64_t shown, seen;
+  // Its parts of the operands of a product of the warp, those of even and of odd products.
+  unsigned parts[2][6];
+  bool odd;
+  // What it waits for at its grid.
+  const unsigned *count;
+  unsigned least;
 };
 
 struct Block {
@@ -57,6 +65,9 @@ struct Block {
   void (*call)(const void *) = nullptr;
   const void *arguments = nullptr;
 };
+
+// Whether the blocks of the launch may wait for each other. The emulated card sets it for each launch.
+HIDDEN inline bool cooperative = true;
 
 // The running block. Launches run one at a time, because there is one copy of shared memory. Never destroyed: threads
 // may still run when the process ends.
@@ -196,16 +207,26 @@ inline bool release_block() {
   return true;
 }
 
-inline void run_block() {
+inline void begin_block() {
   size_t i = 0;
   for (unsigned z = 0; z < blockDim.z; z++)
     for (unsigned y = 0; y < blockDim.y; y++)
-      for (unsigned x = 0; x < blockDim.x; x++) block.threads[i++] = {State::Ready, {x, y, z}, nullptr, 0, 0, 0};
+      for (unsigned x = 0; x < blockDim.x; x++) {
+        block.threads[i] = {};
+        block.threads[i++].index = {x, y, z};
+      }
   block.begun = 0;
   take_turns(block.threads.size());
+}
+
+// Runs the block until it ends, or until a thread of it waits for other blocks. Returns whether it ended.
+inline bool run_block() {
   do
     for (size_t turn = 0; turn < block.threads.size();) turn += run_warp(turn);
   while (release_block());
+  bool waits = false;
+  for (const Thread &thread : block.threads) waits |= thread.state == State::AtGrid;
+  if (waits) return false;
   for (Thread &thread : block.threads)
     if (thread.state != State::Ended) {
       fprintf(stderr,
@@ -213,6 +234,18 @@ inline void run_block() {
               block.kernel, blockIdx.x, blockIdx.y, blockIdx.z, thread.index.x, thread.index.y, thread.index.z);
       abort();
     }
+  return true;
+}
+
+// Resumes threads of the block whose count of other blocks is there. Returns whether there was one.
+inline bool release_grid() {
+  bool any = false;
+  for (Thread &thread : block.threads)
+    if (thread.state == State::AtGrid && *thread.count >= thread.least) {
+      thread.state = State::Ready;
+      any = true;
+    }
+  return any;
 }
 
 // The dynamic shared memory of a block, followed by an inaccessible page. It is NaN when a block begins.
@@ -223,16 +256,33 @@ public:
     memory = static_cast<char *>(
         mmap(nullptr, (pages + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (memory == MAP_FAILED || mprotect(memory + pages * PAGE, PAGE, PROT_NONE) != 0) abort();
-    dynamic_shared = memory + pages * PAGE - (bytes + 15) / 16 * 16;
+    begin = dynamic_shared = memory + pages * PAGE - (bytes + 15) / 16 * 16;
+  }
+  Dynamic(Dynamic &&other) : Dynamic(0) { *this = std::move(other); }
+  Dynamic &operator=(Dynamic &&other) {
+    std::swap(bytes, other.bytes);
+    std::swap(pages, other.pages);
+    std::swap(memory, other.memory);
+    std::swap(begin, other.begin);
+    return *this;
   }
   ~Dynamic() {
     if (pages != 0) munmap(memory, (pages + 1) * PAGE);
   }
-  void forget() const { memset(dynamic_shared, 0xff, bytes); }
+  void forget() const { memset(begin, 0xff, bytes); }
+
+  char *begin = nullptr;
 
 private:
   size_t bytes, pages;
   char *memory = nullptr;
+};
+
+// A block that waits for others.
+struct Waiting {
+  dim3 index;
+  Block block;
+  Dynamic dynamic;
 };
 
 // Calls `call` with the arguments in each thread of a grid.
@@ -246,13 +296,45 @@ inline void run(const char *kernel, void (*call)(const void *), const void *argu
   gridDim = grid;
   blockDim = shape;
   Dynamic dynamic(shared);
+  std::vector<Waiting> waiting;
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = {x, y, z};
         if (shared > 0) dynamic.forget();
-        run_block();
+        begin_block();
+        if (run_block()) continue;
+        // The block keeps its threads and its memory; the next one gets others, and the stacks that nobody uses.
+        waiting.push_back({blockIdx, std::exchange(block, {}), std::exchange(dynamic, Dynamic(shared))});
+        block.idle.swap(waiting.back().block.idle);
+        block.kernel = kernel;
+        block.threads.resize(waiting.back().block.threads.size());
+        block.call = call;
+        block.arguments = arguments;
       }
+  Block last = std::exchange(block, {});
+  while (!waiting.empty()) {
+    bool any = false;
+    for (size_t i = 0; i < waiting.size();) {
+      Waiting &one = waiting[i];
+      std::swap(block, one.block);
+      blockIdx = one.index;
+      dynamic_shared = one.dynamic.begin;
+      const bool released = release_grid(), ended = released && run_block();
+      std::swap(block, one.block);
+      any |= released;
+      if (!ended) {
+        i++;
+        continue;
+      }
+      last.idle.insert(last.idle.end(), one.block.idle.begin(), one.block.idle.end());
+      waiting.erase(waiting.begin() + ptrdiff_t(i));
+    }
+    if (any) continue;
+    fprintf(stderr, "%s: %zu blocks wait for others, which have ended or wait too\n", kernel, waiting.size());
+    abort();
+  }
+  block = std::move(last);
   block.kernel = "";
 }
 
@@ -299,6 +381,48 @@ template <typename T> T exchange(unsigned lanes, T value, unsigned from) {
 }
 
 inline unsigned lane() { return unsigned(block.current % WARP); }
+
+// Waits until other blocks have raised a count. The calling thread is the only one of its block that needs to.
+inline void wait_for_blocks(const unsigned *count, unsigned least) {
+  if (*count >= least) return;
+  if (!cooperative) {
+    fprintf(stderr, "%s: a block waits for others, and the launch is not cooperative\n", block.kernel);
+    abort();
+  }
+  Thread &thread = block.threads[block.current];
+  thread.count = count;
+  thread.least = least;
+  wait(State::AtGrid);
+}
+
+// The product of a warp on its matrix units. The parts of the operands in a lane are those of mma.sync.m16n8k16 for
+// 16 bits and of m16n8k8 for tf32: `each` numbers in one register, of `a` in rows lane / 4 and lane / 4 + 8, of `b` in
+// column lane / 4.
+template <typename Value>
+void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], unsigned each, Value value) {
+  const size_t own = block.current, first = own / WARP * WARP;
+  Thread &thread = block.threads[own];
+  // A lane can be one product ahead of another one, and not two.
+  const bool odd = thread.odd = !thread.odd;
+  memcpy(thread.parts[odd], a, sizeof a);
+  memcpy(thread.parts[odd] + 4, b, sizeof b);
+  wait(State::AtWarp, ~0u);
+  const unsigned row = lane() / 4, column = lane() % 4 * 2;
+  for (unsigned i = 0; i < 4; i++)
+    for (unsigned high = 0; high < 2; high++)
+      for (unsigned part = 0; part < 4; part++) {
+        const unsigned x = block.threads[first + row * 4 + part].parts[odd][2 * high + i / 2];
+        const unsigned y = block.threads[first + (column + i % 2) * 4 + part].parts[odd][4 + high];
+        for (unsigned e = 0; e < each; e++) d[i] += value(x, e) * value(y, e);
+      }
+}
+inline void multiply_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  multiply(d, a, b, 2, [](unsigned v, unsigned e) { return __uint_as_float(e ? v & 0xffff0000u : v << 16); });
+}
+inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  multiply(d, a, b, 1, [](unsigned v, unsigned) { return __uint_as_float(v & 0xffffe000u); });
+}
+inline unsigned rounded_to_tf32(unsigned v) { return (v & 0x7fffffffu) < 0x7f800000u ? (v + 0x1000u) & 0xffffe000u : v; }
 
 // The lanes in which a condition holds, as a mask.
 inline unsigned vote(unsigned lanes, bool holds) {

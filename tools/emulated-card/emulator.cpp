@@ -58,6 +58,30 @@ static void __global__ product_and_sum(const float *x, float *y) {
   y[2] = __fadd_rn(x[4] * x[4], x[5]);
 }
 
+// count: raised by each block once it has seen the counts of the blocks before it; the last block waits for `last` more.
+static void __global__ in_turn(unsigned *count, float *seen, unsigned last) {
+  if (threadIdx.x == 0) {
+    const unsigned before = gridDim.x - 1 - blockIdx.x;
+    emulate::wait_for_blocks(count, before + (blockIdx.x == 0 ? last : 0));
+    atomicAdd(count, 1u);
+  }
+  __syncthreads();
+  if (threadIdx.x == 1) seen[blockIdx.x] = float(*count);
+}
+
+// d: the product of two matrices of tf32, of threads' numbers as mma.sync.m16n8k8 has them.
+static void __global__ product_of_a_warp(const float *a, const float *b, float *d) {
+  const unsigned row = threadIdx.x / 4, k = threadIdx.x % 4;
+  const auto of_a = [&](unsigned i, unsigned j) { return __float_as_uint(a[(row + 8 * i) * 8 + k + 4 * j]); };
+  const unsigned four[4] = {of_a(0, 0), of_a(1, 0), of_a(0, 1), of_a(1, 1)};
+  const unsigned two[2] = {__float_as_uint(b[k * 8 + row]), __float_as_uint(b[(k + 4) * 8 + row])};
+  float sums[4] = {};
+  for (int twice = 0; twice < 2; twice++) emulate::multiply_tf32(sums, four, two);
+  for (unsigned i = 0; i < 4; i++) d[(row + i / 2 * 8) * 8 + 2 * k + i % 2] = sums[i];
+}
+
+EMULATED(in_turn)
+EMULATED(product_of_a_warp)
 EMULATED(block_sum)
 EMULATED(rotate)
 EMULATED(half_a_barrier)

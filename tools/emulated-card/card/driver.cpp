@@ -186,7 +186,14 @@ std::vector<std::vector<char>> copied(const Function &function, void **arguments
   return copies;
 }
 
-void launch(Function &function, dim3 grid, dim3 block, size_t shared, Handle handle, void **arguments) {
+// Registers are not known here.
+void occupancy(int *blocks, int threads, size_t shared) {
+  check(threads > 0 && threads <= 1024, INVALID_VALUE);
+  *blocks = std::min({32, 2048 / threads, shared == 0 ? 32 : int(SHARED_ON_REQUEST / shared)});
+}
+
+void launch(Function &function, dim3 grid, dim3 block, size_t shared, Handle handle, void **arguments,
+            bool together = false) {
   constexpr unsigned HIGHEST = 65535;
   check(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= INT_MAX && grid.y <= HIGHEST && grid.z <= HIGHEST,
         INVALID_VALUE);
@@ -196,10 +203,17 @@ void launch(Function &function, dim3 grid, dim3 block, size_t shared, Handle han
   check(entry.shared + shared <= function.shared, INVALID_VALUE);
   const Stream &on = stream(handle);
   check(&on == &legacy || on.card == current_card(), INVALID_HANDLE);
-  auto run = [&function, grid, block, shared, copies = copied(function, arguments)]() mutable {
+  if (together) {
+    constexpr size_t MULTIPROCESSORS = 132;
+    int most = 0;
+    occupancy(&most, int(threads), entry.shared + shared);
+    check(size_t(grid.x) * grid.y * grid.z <= MULTIPROCESSORS * size_t(most), COOPERATIVE_TOO_LARGE);
+  }
+  auto run = [&function, grid, block, shared, together, copies = copied(function, arguments)]() mutable {
     std::vector<void *> pointers;
     for (auto &copy : copies) pointers.push_back(copy.data());
     const unsigned shapes[2][3] = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};
+    emulate::cooperative = together;
     function.kernel->launch(shapes[0], shapes[1], shared, pointers.data());
   };
   add(stream(handle), function.name.c_str(), std::move(run));
@@ -309,6 +323,7 @@ constexpr Message MESSAGES[] = {
     {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {COOPERATIVE_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
@@ -657,10 +672,7 @@ DRIVER int cuFuncSetAttribute(Handle function, int attribute, int value) {
 }
 DRIVER int cuFuncSetCacheConfig(Handle, int) { return SUCCESS; }
 DRIVER int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Handle, int threads, size_t shared) {
-  return answer([&] {
-    check(threads > 0 && threads <= 1024, INVALID_VALUE);
-    *blocks = std::min({32, 2048 / threads, shared == 0 ? 32 : int(SHARED_ON_REQUEST / shared)});
-  });
+  return answer([&] { occupancy(blocks, threads, shared); });
 }
 DRIVER int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Handle function, int threads,
                                                                 size_t shared, unsigned) {
@@ -673,6 +685,14 @@ DRIVER int cuLaunchKernel(Handle function, unsigned grid_x, unsigned grid_y, uns
     check(extra == nullptr, NOT_SUPPORTED);
     launch(*static_cast<Function *>(function), {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream,
            arguments);
+  });
+}
+DRIVER int cuLaunchCooperativeKernel(Handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                                     Handle stream, void **arguments) {
+  return IN_CONTEXT({
+    launch(*static_cast<Function *>(function), {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream,
+           arguments, true);
   });
 }
 

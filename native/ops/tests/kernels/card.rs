@@ -37,7 +37,14 @@ impl Card {
 }
 
 impl Kernels for Card {
-    fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]) {
+    fn launch_with(
+        &self,
+        kernel: &str,
+        grid: Shape,
+        block: Shape,
+        together: Option<u32>,
+        arguments: &mut [Argument],
+    ) {
         let stream = self.device.cuda_stream();
         let mut there = There { stream: &stream, memories: vec![], tables: vec![] };
         let values: Vec<u64> = arguments.iter().map(|argument| there.value(argument)).collect();
@@ -47,9 +54,14 @@ impl Kernels for Card {
             launch.arg(value);
         });
         let (grid_dim, block_dim) = (grid.into(), block.into());
-        let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
+        let shared_mem_bytes = together.unwrap_or(0);
+        let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes };
         // SAFETY: tests pass a kernel the arguments of its signature.
-        unsafe { launch.launch(config) }.unwrap();
+        match together {
+            Some(_) => unsafe { launch.launch_cooperative(config) },
+            None => unsafe { launch.launch(config) },
+        }
+        .unwrap();
         let mut memories = there.memories.iter();
         arguments.iter_mut().for_each(|argument| read(argument, &stream, &mut memories));
         stream.synchronize().unwrap();

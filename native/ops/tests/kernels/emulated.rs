@@ -97,7 +97,14 @@ fn kernels(folder: &Path, folders: &mut Vec<PathBuf>) {
 }
 
 impl Kernels for Emulated {
-    fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]) {
+    fn launch_with(
+        &self,
+        kernel: &str,
+        grid: Shape,
+        block: Shape,
+        together: Option<u32>,
+        arguments: &mut [Argument],
+    ) {
         let name = CString::new(format!("emulated_{kernel}")).unwrap();
         // SAFETY: the handle is that of a library, and the name ends with a zero.
         let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
@@ -109,7 +116,8 @@ impl Kernels for Emulated {
         // SAFETY: all functions with such names have this type, and tests pass a kernel the arguments of its signature.
         unsafe {
             let launch: Launch = std::mem::transmute(function);
-            launch(grid.as_ptr(), block.as_ptr(), 0, pointers.as_mut_ptr());
+            let shared = together.unwrap_or(0) as usize;
+            launch(grid.as_ptr(), block.as_ptr(), shared, pointers.as_mut_ptr());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use crate::Kernels;
 use crate::emulated::Emulated;
-use crate::memory::Argument::{Long, Pointers};
+use crate::memory::Argument::{Int, Long, Pointers};
 use crate::memory::Memory;
 
 /// Integers as numbers, whose sums are exact.
@@ -66,6 +66,46 @@ fn a_product_and_a_sum_are_rounded_once() {
     Emulated::compile("emulator").launch("product_and_sum", [1, 1, 1], [1, 1, 1], arguments);
     let fuses = std::arch::is_x86_feature_detected!("fma");
     assert_eq!(y.read(), [if fuses { lost } else { 0.0 }, 0.0, 0.0]);
+}
+
+/// Each block waits for those after it, so that the first one is the last to end.
+#[test]
+fn blocks_wait_for_each_other() {
+    let (mut met, mut seen) = (Memory::<i32>::of(&[0.0]), Memory::<f32>::unwritten(5));
+    let arguments = &mut [met.argument(), seen.argument(), Int(0)];
+    Emulated::compile("emulator").launch("in_turn", [5, 1, 1], [64, 1, 1], arguments);
+    assert_eq!(seen.read()[0], 5.0);
+    assert_eq!(met.read(), [5.0]);
+}
+
+/// The test runs in a process of its own, which it aborts.
+#[test]
+fn blocks_that_wait_forever_are_reported() {
+    if std::env::var_os(CHILD).is_some() {
+        let (mut met, mut seen) = (Memory::<i32>::of(&[0.0]), Memory::<f32>::unwritten(2));
+        let arguments = &mut [met.argument(), seen.argument(), Int(1)];
+        Emulated::compile("emulator").launch("in_turn", [2, 1, 1], [64, 1, 1], arguments);
+        return;
+    }
+    let output = child("emulator::blocks_that_wait_forever_are_reported", "");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("in_turn: 1 blocks wait for others, which have ended"), "{said}");
+}
+
+#[test]
+fn a_warp_multiplies_matrices() {
+    let a: Vec<f32> = (0..16 * 8).map(|i| (i % 7) as f32 - 3.0).collect();
+    let b: Vec<f32> = (0..8 * 8).map(|i| (i % 5) as f32 - 2.0).collect();
+    let (mut x, mut y) = (Memory::<f32>::of(&a), Memory::<f32>::of(&b));
+    let mut d = Memory::<f32>::unwritten(16 * 8);
+    let arguments = &mut [x.argument(), y.argument(), d.argument()];
+    Emulated::compile("emulator").launch("product_of_a_warp", [1, 1, 1], [32, 1, 1], arguments);
+    let sum = |row: usize, column: usize| -> f32 {
+        (0..8).map(|k| 2.0 * a[row * 8 + k] * b[k * 8 + column]).sum()
+    };
+    let want: Vec<f32> = (0..16 * 8).map(|i| sum(i / 8, i % 8)).collect();
+    assert_eq!(d.read(), want);
 }
 
 /// Runs the test of this name in a process of its own, which a variable marks as the child.

@@ -8,7 +8,19 @@ pub type Shape = [u32; 3];
 /// The kernels of a file, on a card or emulated.
 pub trait Kernels {
     /// Runs a kernel to its end; the arguments are those of its signature, in order.
-    fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]);
+    fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]) {
+        self.launch_with(kernel, grid, block, None, arguments);
+    }
+
+    /// Runs a kernel whose blocks wait for each other if `together` is given: the bytes of its dynamic shared memory.
+    fn launch_with(
+        &self,
+        kernel: &str,
+        grid: Shape,
+        block: Shape,
+        together: Option<u32>,
+        arguments: &mut [Argument],
+    );
 }
 
 /// Checks `|got - want| <= tolerance * max(max|want|, 0.1)`: differences of two numbers have rounding errors of their
