@@ -3,3 +3,5 @@
 
 EMULATED(few_rows_f32)
 EMULATED(few_rows_bf16)
+EMULATED(tile_of_rows_f32)
+EMULATED(tile_of_rows_bf16)

@@ -5,7 +5,7 @@ use sconce_cuda::kernels::FEW_ROWS;
 
 use crate::activation::card::finished;
 use crate::arrange::card::copy_columns;
-use crate::device::launch::{Launch, output, suffix, unwritten};
+use crate::device::launch::{Launch, output, pointer, suffix, unwritten};
 use crate::matmul::card::{multiply, nn, nt, rounded, tn};
 use crate::matmul::matrices::{Matrices, add_product, product};
 use crate::op::card::{Op, Pass, apply, apply_all};
@@ -19,6 +19,10 @@ pub(crate) const BLOCK: usize = 8;
 /// Threads of a block, and threads of each column, in the kernel for few rows.
 const THREADS: usize = 128;
 const WARP: usize = 32;
+/// Rows and columns of a block in the kernel for more rows than [`BLOCK`], its threads, and the bytes that it loads at once.
+const TILE: [usize; 2] = [32, 8];
+const TILE_THREADS: usize = 256;
+const AT_ONCE: u64 = 16;
 
 /// `activation(x W^T + bias) + rest`.
 pub(crate) fn layer(
@@ -52,12 +56,18 @@ fn few_rows(
     let [x, w] = [x.contiguous()?, w.contiguous()?];
     let bias = bias.map(Tensor::contiguous).transpose()?;
     let rest = rest.map(Tensor::contiguous).transpose()?;
-    let launch = Launch::of(FEW_ROWS, &format!("few_rows_{}", suffix(&x)), &x)?;
+    let aligned = [pointer(&x)?, pointer(&w)?, (k * x.dtype().size_in_bytes()) as u64];
+    let tiled = rows > BLOCK && aligned.iter().all(|place| place.is_multiple_of(AT_ONCE));
+    let kernel = if tiled { "tile_of_rows" } else { "few_rows" };
+    let launch = Launch::of(FEW_ROWS, &format!("{kernel}_{}", suffix(&x)), &x)?;
     let launch = launch.tensor(&x)?.tensor(&w)?.option(bias.as_ref())?.option(rest.as_ref())?;
     let launch = launch.tensor(&y)?.int(rows).int(n).int(k).int(activation as usize);
-    let grid = [(n * WARP).div_ceil(THREADS), rows.div_ceil(BLOCK), 1];
-    // SAFETY: as few_rows.cu requires, a warp for each column, and a block for every eight rows.
-    unsafe { launch.run(grid, [THREADS, 1, 1], 0) }?;
+    let (grid, threads) = match tiled {
+        true => ([n.div_ceil(TILE[1]), rows.div_ceil(TILE[0]), 1], TILE_THREADS),
+        false => ([(n * WARP).div_ceil(THREADS), rows.div_ceil(BLOCK), 1], THREADS),
+    };
+    // SAFETY: as few_rows.cu requires, a block for each tile, or a warp for each column and a block for every eight rows.
+    unsafe { launch.run(grid, [threads, 1, 1], 0) }?;
     Ok(y)
 }
 

@@ -12,8 +12,8 @@ use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
 /// Rows, columns and numbers of a row: one of each, all numbers of rows with a kernel, more numbers than lanes load at
-/// once, more rows than a block has.
-const SIZES: [[usize; 3]; 9] = [
+/// once, more rows than a block has. Tiles are for rows of whole pieces: less than a line, several, and several tiles.
+const SIZES: [[usize; 3]; 12] = [
     [1, 1, 1],
     [1, 7, 300],
     [2, 5, 33],
@@ -23,6 +23,9 @@ const SIZES: [[usize; 3]; 9] = [
     [8, 3, 5],
     [9, 3, 40],
     [29, 5, 17],
+    [9, 8, 8],
+    [32, 9, 80],
+    [37, 3, 1032],
 ];
 
 fn numbers<T: Element>(name: &str, count: usize) -> Vec<f32> {
@@ -46,6 +49,7 @@ fn launched<T: Element>(
     [rows, n, k]: [usize; 3],
     parts: [&[f32]; 4],
     given: bool,
+    tiled: bool,
 ) -> Vec<f32> {
     let [mut x, mut w, mut bias, mut rest] = parts.map(Memory::<T>::of);
     let mut y = Memory::<T>::unwritten(rows * n);
@@ -54,8 +58,12 @@ fn launched<T: Element>(
     let sizes = [rows, n, k, activation as usize].map(|size| Int(size as i32));
     let mut arguments = vec![x.argument(), w.argument(), bias, rest, y.argument()];
     arguments.extend(sizes);
-    let grid = [(n as u32 * 32).div_ceil(64), (rows as u32).div_ceil(8), 1];
-    kernels.launch(&format!("few_rows_{}", T::NAME), grid, [64, 1, 1], &mut arguments);
+    let (n, rows) = (n as u32, rows as u32);
+    let (kernel, grid, threads) = match tiled {
+        true => ("tile_of_rows", [n.div_ceil(8), rows.div_ceil(32), 1], 256),
+        false => ("few_rows", [(n * 32).div_ceil(64), rows.div_ceil(8), 1], 64),
+    };
+    kernels.launch(&format!("{kernel}_{}", T::NAME), grid, [threads, 1, 1], &mut arguments);
     y.read()
 }
 
@@ -65,9 +73,13 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
         let parts = counts.map(|(name, count)| numbers::<T>(name, count));
         let parts = parts.each_ref().map(|part| &part[..]);
         for given in [true, false] {
-            let (want, got) =
-                (on_cpu(sizes, parts, given), launched::<T>(kernels, sizes, parts, given));
-            assert_near(&format!("{sizes:?}, with all: {given}"), &got, &want, rounding);
+            let want = on_cpu(sizes, parts, given);
+            let whole = (k * size_of::<T>()).is_multiple_of(16);
+            for tiled in [Some(false), whole.then_some(true)].into_iter().flatten() {
+                let got = launched::<T>(kernels, sizes, parts, given, tiled);
+                let what = format!("{sizes:?}, with all: {given}, tiled: {tiled}");
+                assert_near(&what, &got, &want, rounding);
+            }
         }
     }
 }
