@@ -2,7 +2,7 @@
 #include "norm.cu"
 
 #define EMULATED_NORM(name)                                                                                           \
-  EMULATED(name##_forward) EMULATED(name##_backward) EMULATED(name##_weight_parts)
+  EMULATED(name##_forward) EMULATED(name##_forward_few) EMULATED(name##_backward) EMULATED(name##_weight_parts)
 
 EMULATED_NORM(layer_norm_f32)
 EMULATED_NORM(layer_norm_bf16)

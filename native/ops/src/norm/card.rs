@@ -12,6 +12,9 @@ use crate::{Activation, Norm, Result, tape, tensor};
 const WARP: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 128;
+/// The most rows, and numbers of each, that a kernel with rows in registers normalises faster.
+const FEW: usize = 1024;
+const KEPT: usize = 16 * WARP;
 /// Minimum rows of a partial sum of the weights' gradients.
 const ROWS: usize = 64;
 
@@ -72,7 +75,8 @@ impl Op for RowNorm {
         let (rows, d) = self.rows(x);
         let y = output(x.shape(), x.dtype(), x, track)?;
         let kept = track.then(|| unwritten((rows, 2), DType::F32, x)).transpose()?;
-        let launch = self.launch("forward", x)?;
+        let few = rows <= FEW && d <= KEPT;
+        let launch = self.launch(if few { "forward_few" } else { "forward" }, x)?;
         let launch = launch.tensor(x)?.tensor(weight)?.option(bias.first())?;
         let launch = launch.tensor(&y)?.option(kept.as_ref())?.long(rows).int(d).int(self.groups);
         let launch = launch.float(self.eps).int(self.activation as usize);

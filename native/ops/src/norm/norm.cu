@@ -26,40 +26,70 @@ __device__ inline long long row_of_warp() {
   return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP;
 }
 
+// Numbers of a row that a lane keeps in registers if there are few rows, so that all its loads are under way at once. With
+// many rows other warps have loads under way, and more of them have room without these registers.
+constexpr int KEPT = 16;
+
 // y = f((x - mean) * scale * weight + bias). The bias is optional; if `kept` is null, no statistics are saved. The grid
-// has blocks of whole warps, a warp for each row.
-template <typename T, bool CENTER>
-__device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
-                        long long rows, int d, int groups, float eps, int activation) {
-  const long long row = row_of_warp();
-  if (row >= rows) return;
+// has blocks of whole warps, a warp for each row. With IN_REGISTERS, d <= WARP * KEPT.
+template <typename T, bool CENTER, bool IN_REGISTERS>
+__device__ void forward_row(const T *x, const float *weight, const float *bias, T *y, float *kept, long long row, int d,
+                            float eps, int activation) {
   const int lane = threadIdx.x % WARP;
-  const long long of_group = row % groups * d;
-  x += row * d;
-  y += row * d;
+  float own[KEPT], weights[KEPT], biases[KEPT];
+  if (IN_REGISTERS) {
+#pragma unroll
+    for (int e = 0; e < KEPT; e++) {
+      const int i = lane + e * WARP;
+      own[e] = i < d ? read(x + i) : 0.0f;
+      weights[e] = i < d ? weight[i] : 0.0f;
+      biases[e] = CENTER && bias && i < d ? bias[i] : 0.0f;
+    }
+  }
+  // Calls `use` with each number of this lane, in order, and its index.
+  const auto each = [&](auto use) {
+    if (IN_REGISTERS) {
+#pragma unroll
+      for (int e = 0; e < KEPT; e++)
+        if (lane + e * WARP < d) use(lane + e * WARP, e, own[e]);
+    } else {
+      for (int i = lane; i < d; i += WARP) use(i, 0, read(x + i));
+    }
+  };
 
   float mean = 0.0f;
   if (CENTER) {
     float sum = 0.0f;
-    for (int i = lane; i < d; i += WARP) sum += read(x + i);
+    each([&](int, int, float v) { sum += v; });
     mean = sum_of_lanes(sum) / d;
   }
   // The mean is subtracted first: the difference of two large sums would lose the variance.
   float squares = 0.0f;
-  for (int i = lane; i < d; i += WARP) {
-    const float v = read(x + i) - mean;
+  each([&](int, int, float v) {
+    v -= mean;
     squares += v * v;
-  }
+  });
   const float scale = rsqrtf(sum_of_lanes(squares) / d + eps);
 
-  for (int i = lane; i < d; i += WARP) {
-    const float v = (read(x + i) - mean) * scale * weight[of_group + i];
-    write(y + i, value(activation, CENTER && bias ? v + bias[of_group + i] : v));
-  }
+  each([&](int i, int e, float v) {
+    const float scaled = (v - mean) * scale * (IN_REGISTERS ? weights[e] : weight[i]);
+    const float shift = IN_REGISTERS ? biases[e] : bias ? bias[i] : 0.0f;
+    write(y + i, value(activation, CENTER && bias ? scaled + shift : scaled));
+  });
   if (kept && lane == 0) {
     kept[2 * row] = mean;
     kept[2 * row + 1] = scale;
   }
+}
+
+template <typename T, bool CENTER, bool IN_REGISTERS>
+__device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
+                        long long rows, int d, int groups, float eps, int activation) {
+  const long long row = row_of_warp();
+  if (row >= rows) return;
+  const long long of_group = row % groups * d;
+  forward_row<T, CENTER, IN_REGISTERS>(x + row * d, weight + of_group, bias ? bias + of_group : nullptr, y + row * d,
+                                       kept, row, d, eps, activation);
 }
 
 // dx = (g - mean(g) - n * mean(g * n)) * scale with n = (x - mean) * scale and g = dy * weight; an RMSNorm has no
@@ -124,7 +154,13 @@ __device__ void weight_parts(const T *x, const float *kept, const T *dy, float *
                                             const float *__restrict__ bias, T *__restrict__ y,                        \
                                             float *__restrict__ kept, long long rows, int d, int groups, float eps,   \
                                             int activation) {                                                         \
-    forward<T, CENTER>(x, weight, bias, y, kept, rows, d, groups, eps, activation);                                   \
+    forward<T, CENTER, false>(x, weight, bias, y, kept, rows, d, groups, eps, activation);                            \
+  }                                                                                                                   \
+  extern "C" __global__ void name##_forward_few(const T *__restrict__ x, const float *__restrict__ weight,            \
+                                                const float *__restrict__ bias, T *__restrict__ y,                    \
+                                                float *__restrict__ kept, long long rows, int d, int groups,          \
+                                                float eps, int activation) {                                          \
+    forward<T, CENTER, true>(x, weight, bias, y, kept, rows, d, groups, eps, activation);                             \
   }                                                                                                                   \
   extern "C" __global__ void name##_backward(const T *__restrict__ x, const float *__restrict__ weight,               \
                                              const float *__restrict__ kept, const T *__restrict__ dy,                \
