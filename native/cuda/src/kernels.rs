@@ -74,6 +74,7 @@ modules! {
     PLACES "places"
     PPO "ppo"
     RECURRENT "recurrent"
+    RECURRENT_WALK "recurrent_walk"
     RETURNS "returns"
     ROTARY "rotary"
     ROWS "rows"

@@ -1,5 +1,5 @@
 //! LSTM, GRU and sLSTM on a card: each frame runs a product with the recurrent weight and a kernel of the cell, or, if
-//! the product is small, one kernel for both. Products that do not depend on the previous frame are computed for all
+//! the product is small, one kernel for both. One kernel walks over all frames where it can ([`walk`]). Products that do not depend on the previous frame are computed for all
 //! frames at once, before or after the walk. The file is long because the three cells share one walk over the frames.
 //!
 //! Operands of products have the precision of [`Precision::current`]; for f16 they are f32.
@@ -7,6 +7,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
 
+use self::walk::Way;
 use super::state::SlstmState;
 use crate::Precision;
 use crate::columns::card::column_sums;
@@ -17,6 +18,8 @@ use crate::matmul::matrices::{Matrices, product};
 use crate::op::card::{Op, Pass, apply, apply_all};
 use crate::recurrent::Gates;
 use crate::weights::Weight;
+
+mod walk;
 
 /// Threads of a block.
 const THREADS: usize = 128;
@@ -243,6 +246,10 @@ fn layer_gradients(
     ])
 }
 
+/// The names of the cells in kernels, and their gates.
+const LSTM: (&str, usize) = ("lstm", 4);
+const GRU: (&str, usize) = ("gru", 3);
+
 /// Inputs are x, both weights, both biases, h0 and c0.
 struct Lstm {
     frames: Frames,
@@ -259,24 +266,31 @@ impl Op for Lstm {
         // The gates overwrite the projected inputs.
         let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
         let y = frames.output(x, track)?;
-        let recurrent = frames.gates(4, DType::F32, x)?;
         let cells = track.then(|| frames.sequence(1, DType::F32, x)).transpose()?;
-        let first = rounded(h0, frames.precision)?;
-        let states = frames.two_states(x)?;
-        let whole = frames.is_whole(4, &[&first, &weight_hh])?;
         let c = frames.last(DType::F32, x, track)?;
-        for t in 0..frames.time {
-            let (before, h) = (if t == 0 { &first } else { &states[(t - 1) % 2] }, &states[t % 2]);
-            let launch = if whole {
-                all(frames.launch("lstm", "whole_forward", x)?, [&gates, before, &weight_hh])?
-            } else {
-                frames.recur(&recurrent, before, &weight_hh)?;
-                all(frames.launch("lstm", "forward", x)?, [&gates, &recurrent])?
-            };
-            let launch = all(launch, [bias_ih, bias_hh, h0, if t == 0 { c0 } else { &c }])?;
-            let launch = all(launch, [&y, &c, h])?;
-            let launch = launch.option(track.then_some(&gates))?.option(cells.as_ref())?;
-            if whole { frames.run_whole(launch, t)? } else { frames.run(launch, t)? }
+        let kept = |launch: Launch| launch.option(track.then_some(&gates))?.option(cells.as_ref());
+        if let Some(walk) = frames.walk(LSTM, Way::Forward, x, &[&gates, h0, &weight_hh, &y])? {
+            walk.run(|launch| {
+                let first = [&gates, &weight_hh, bias_ih, bias_hh, h0, c0, &y, &c];
+                kept(all(launch, first)?)
+            })?;
+        } else {
+            let recurrent = frames.gates(4, DType::F32, x)?;
+            let first = rounded(h0, frames.precision)?;
+            let states = frames.two_states(x)?;
+            let whole = frames.is_whole(4, &[&first, &weight_hh])?;
+            for t in 0..frames.time {
+                let before = if t == 0 { &first } else { &states[(t - 1) % 2] };
+                let launch = if whole {
+                    all(frames.launch("lstm", "whole_forward", x)?, [&gates, before, &weight_hh])?
+                } else {
+                    frames.recur(&recurrent, before, &weight_hh)?;
+                    all(frames.launch("lstm", "forward", x)?, [&gates, &recurrent])?
+                };
+                let launch = all(launch, [bias_ih, bias_hh, h0, if t == 0 { c0 } else { &c }])?;
+                let launch = kept(all(launch, [&y, &c, &states[t % 2]])?)?;
+                if whole { frames.run_whole(launch, t)? } else { frames.run(launch, t)? }
+            }
         }
         Ok((y, [c, x_operand, weight_ih, weight_hh, gates].into_iter().chain(cells).collect()))
     }
@@ -290,26 +304,36 @@ impl Op for Lstm {
         let (dgates, previous) = (frames.sequence(4, of, x)?, frames.sequence(1, of, x)?);
         let state = || frames.state(DType::F32, x);
         let (through, dh, dc, d_last) = (state()?, state()?, state()?, pass.d_others[0].as_ref());
-        let whole = frames.is_whole(4, &[&dgates, weight_hh])?;
-        for t in (0..frames.time).rev() {
-            let later = t + 1 < frames.time;
-            let launch =
-                frames.launch("lstm", if whole { "whole_backward" } else { "backward" }, x)?;
-            let launch = all(launch, [gates, c0, cells, h0, pass.y, pass.dy])?;
-            let launch = match whole {
-                true => launch.tensor(weight_hh)?,
-                false => launch.option(later.then_some(&through))?,
-            };
-            let launch = launch.option(later.then_some(&dh))?;
-            let launch = launch.option(if later { Some(&dc) } else { d_last })?;
-            let launch = all(launch, [&dh, &dc, &dgates, &previous])?;
-            if whole {
-                frames.run_whole(launch, t)?
-            } else {
-                frames.run(launch, t)?
+        if let Some(walk) = frames.walk(LSTM, Way::Backward, x, &[&dgates])? {
+            walk.run(|launch| {
+                let launch = all(launch, [gates, c0, cells, h0, pass.y, pass.dy, weight_hh])?;
+                all(launch.option(d_last)?, [&dh, &dc, &dgates, &previous])
+            })?;
+            if pass.wanted[5] {
+                frames.back(&through, &dgates, weight_hh, 0)?;
             }
-            if reads_through(pass, whole, t) {
-                frames.back(&through, &dgates, weight_hh, t)?;
+        } else {
+            let whole = frames.is_whole(4, &[&dgates, weight_hh])?;
+            for t in (0..frames.time).rev() {
+                let later = t + 1 < frames.time;
+                let step = if whole { "whole_backward" } else { "backward" };
+                let launch = frames.launch("lstm", step, x)?;
+                let launch = all(launch, [gates, c0, cells, h0, pass.y, pass.dy])?;
+                let launch = match whole {
+                    true => launch.tensor(weight_hh)?,
+                    false => launch.option(later.then_some(&through))?,
+                };
+                let launch = launch.option(later.then_some(&dh))?;
+                let launch = launch.option(if later { Some(&dc) } else { d_last })?;
+                let launch = all(launch, [&dh, &dc, &dgates, &previous])?;
+                if whole {
+                    frames.run_whole(launch, t)?
+                } else {
+                    frames.run(launch, t)?
+                }
+                if reads_through(pass, whole, t) {
+                    frames.back(&through, &dgates, weight_hh, t)?;
+                }
             }
         }
         let mut gradients = layer_gradients(pass, [&dgates, &dgates, &previous])?;
@@ -331,24 +355,31 @@ impl Op for Gru {
         let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
         let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
         let y = frames.output(x, track)?;
-        let recurrent = frames.gates(3, DType::F32, x)?;
         let reset = track.then(|| frames.sequence(1, x.dtype(), x)).transpose()?;
-        let first = rounded(h0, frames.precision)?;
-        let states = frames.two_states(x)?;
-        let whole = frames.is_whole(3, &[&first, &weight_hh])?;
-        let (h0, h) = (h0.to_dtype(DType::F32)?, frames.state(DType::F32, x)?);
-        for t in 0..frames.time {
-            let before = if t == 0 { &first } else { &states[(t - 1) % 2] };
-            let launch = if whole {
-                all(frames.launch("gru", "whole_forward", x)?, [&gates, before, &weight_hh])?
-            } else {
-                frames.recur(&recurrent, before, &weight_hh)?;
-                all(frames.launch("gru", "forward", x)?, [&gates, &recurrent])?
-            };
-            let launch = all(launch, [bias_ih, bias_hh, if t == 0 { &h0 } else { &h }])?;
-            let launch = all(launch, [&y, &h, &states[t % 2]])?;
-            let launch = launch.option(track.then_some(&gates))?.option(reset.as_ref())?;
-            if whole { frames.run_whole(launch, t)? } else { frames.run(launch, t)? }
+        let (first_h, h) = (h0.to_dtype(DType::F32)?, frames.state(DType::F32, x)?);
+        let kept = |launch: Launch| launch.option(track.then_some(&gates))?.option(reset.as_ref());
+        if let Some(walk) = frames.walk(GRU, Way::Forward, x, &[&gates, h0, &weight_hh, &y])? {
+            walk.run(|launch| {
+                let first = [&gates, &weight_hh, bias_ih, bias_hh, h0, &first_h, &y, &h];
+                kept(all(launch, first)?)
+            })?;
+        } else {
+            let recurrent = frames.gates(3, DType::F32, x)?;
+            let first = rounded(h0, frames.precision)?;
+            let states = frames.two_states(x)?;
+            let whole = frames.is_whole(3, &[&first, &weight_hh])?;
+            for t in 0..frames.time {
+                let before = if t == 0 { &first } else { &states[(t - 1) % 2] };
+                let launch = if whole {
+                    all(frames.launch("gru", "whole_forward", x)?, [&gates, before, &weight_hh])?
+                } else {
+                    frames.recur(&recurrent, before, &weight_hh)?;
+                    all(frames.launch("gru", "forward", x)?, [&gates, &recurrent])?
+                };
+                let launch = all(launch, [bias_ih, bias_hh, if t == 0 { &first_h } else { &h }])?;
+                let launch = kept(all(launch, [&y, &h, &states[t % 2]])?)?;
+                if whole { frames.run_whole(launch, t)? } else { frames.run(launch, t)? }
+            }
         }
         Ok((y, [x_operand, weight_ih, weight_hh, gates].into_iter().chain(reset).collect()))
     }
@@ -362,25 +393,35 @@ impl Op for Gru {
         let (d_projected, d_recurrent) = (frames.sequence(3, of, x)?, frames.sequence(3, of, x)?);
         let previous = frames.sequence(1, of, x)?;
         let (through, dh) = (frames.state(DType::F32, x)?, frames.state(DType::F32, x)?);
-        let whole = frames.is_whole(3, &[&d_recurrent, weight_hh])?;
-        for t in (0..frames.time).rev() {
-            let later = t + 1 < frames.time;
-            let launch =
-                frames.launch("gru", if whole { "whole_backward" } else { "backward" }, x)?;
-            let launch = all(launch, [gates, reset, h0, pass.y, pass.dy])?;
-            let launch = match whole {
-                true => launch.tensor(weight_hh)?,
-                false => launch.option(later.then_some(&through))?,
-            };
-            let launch = launch.option(later.then_some(&dh))?;
-            let launch = all(launch, [&dh, &d_projected, &d_recurrent, &previous])?;
-            if whole {
-                frames.run_whole(launch, t)?
-            } else {
-                frames.run(launch, t)?
+        if let Some(walk) = frames.walk(GRU, Way::Backward, x, &[&d_recurrent])? {
+            walk.run(|launch| {
+                let launch = all(launch, [gates, reset, h0, pass.y, pass.dy, weight_hh])?;
+                all(launch, [&dh, &d_projected, &d_recurrent, &previous])
+            })?;
+            if pass.wanted[5] {
+                frames.back(&through, &d_recurrent, weight_hh, 0)?;
             }
-            if reads_through(pass, whole, t) {
-                frames.back(&through, &d_recurrent, weight_hh, t)?;
+        } else {
+            let whole = frames.is_whole(3, &[&d_recurrent, weight_hh])?;
+            for t in (0..frames.time).rev() {
+                let later = t + 1 < frames.time;
+                let step = if whole { "whole_backward" } else { "backward" };
+                let launch = frames.launch("gru", step, x)?;
+                let launch = all(launch, [gates, reset, h0, pass.y, pass.dy])?;
+                let launch = match whole {
+                    true => launch.tensor(weight_hh)?,
+                    false => launch.option(later.then_some(&through))?,
+                };
+                let launch = launch.option(later.then_some(&dh))?;
+                let launch = all(launch, [&dh, &d_projected, &d_recurrent, &previous])?;
+                if whole {
+                    frames.run_whole(launch, t)?
+                } else {
+                    frames.run(launch, t)?
+                }
+                if reads_through(pass, whole, t) {
+                    frames.back(&through, &d_recurrent, weight_hh, t)?;
+                }
             }
         }
         let mut gradients = layer_gradients(pass, [&d_projected, &d_recurrent, &previous])?;

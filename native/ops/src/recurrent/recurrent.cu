@@ -15,31 +15,14 @@
 //
 // Pointers that may be null are documented as such.
 
+#include "cells.cuh"
 #include "frame_product.cuh"
 #include "numbers.cuh"
 
 namespace {
 
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 // ln(1 + e^x) at any x.
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
-
-// The index of a frame, and the shape of the sequence.
-struct Frame {
-  const int *lengths;
-  int t, time, batch, width;
-
-  __device__ int channel() const { return blockIdx.x * blockDim.x + threadIdx.x; }
-  __device__ bool present(long long row) const { return !lengths || t < lengths[row]; }
-  // The index of a row's numbers in this frame, where a frame has `parts` times the width.
-  __device__ long long at(long long row, int parts) const { return (row * time + t) * parts * width; }
-};
-
-// The state of a row before the frame: from the sequence y, or h0 before the first frame.
-template <typename T> __device__ float before(const Frame &frame, const T *h0, const T *y, long long row, int channel) {
-  return read(frame.t > 0 ? y + frame.at(row, 1) - frame.width + channel : h0 + row * frame.width + channel);
-}
 
 // The gradient of a row's state after the frame: the carried gradient (null after the last frame), that through the
 // weight or of the last state (or null), and that of the sequence (or null).
@@ -53,226 +36,16 @@ __device__ float gradient(const Frame &frame, const float *carried, const float 
   return sum;
 }
 
-template <typename O> __device__ void clear(O *gates, int count, int width) {
-  for (int gate = 0; gate < count; gate++) write(gates + gate * (long long)width, 0.0f);
-}
-
-// A cell in one direction has two functions: `before` loads the inputs of a number of the state, so that these loads
-// overlap the product, and `after` computes the number once the product is there.
-
-// c' = f * c + i * g and h' = o * tanh(c') with gates i, f, o under sigmoids and g under a tanh. operand: h'. The
-// tensors saved for the backward pass, gates and cells, may be null.
-template <typename T, typename O> struct LstmForward {
-  static constexpr int GATES = 4;
-  const T *projected;
-  const float *bias_ih, *bias_hh;
-  const T *h0;
-  const float *c;
-  T *y;
-  float *c_new;
-  O *operand;
-  T *gates;
-  float *cells;
-
-  struct Before {
-    float gates[GATES], biases[GATES], cell;
-  };
-
-  __device__ Before before(const Frame &frame, long long row, int k) const {
-    Before b;
-    for (int n = 0; n < GATES; n++) {
-      b.gates[n] = read(projected + frame.at(row, GATES) + n * frame.width + k);
-      b.biases[n] = bias_ih[n * frame.width + k] + bias_hh[n * frame.width + k];
-    }
-    b.cell = c[row * frame.width + k];
-    return b;
-  }
-
-  __device__ void after(const Frame &frame, long long row, int k, const Before &b, const float (&own)[GATES]) const {
-    const int width = frame.width;
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
-    float cell = b.cell, h;
-    if (frame.present(row)) {
-      const auto gate = [&](int n) { return b.gates[n] + own[n] + b.biases[n]; };
-      const float i = sigmoid(gate(0)), f = sigmoid(gate(1)), g = tanhf(gate(2)), o = sigmoid(gate(3));
-      cell = f * cell + i * g;
-      h = o * tanhf(cell);
-      if (gates) {
-        write(gates + first, i);
-        write(gates + first + width, f);
-        write(gates + first + 2LL * width, g);
-        write(gates + first + 3LL * width, o);
-      }
-    } else {
-      h = ::before(frame, h0, y, row, k);
-    }
-    write(y + at, h);
-    write(operand + state, h);
-    c_new[state] = cell;
-    if (cells) cells[at] = cell;
-  }
-};
-
-// dgates: gradients of the arguments of the sigmoids and the tanh. previous: h before the frame.
-template <typename T, typename O> struct LstmBackward {
-  static constexpr int GATES = 4;
-  const T *gates;
-  const float *c0, *cells;
-  const T *h0, *y, *dy;
-  const float *dh, *dc;
-  float *dh_before, *dc_before;
-  O *dgates, *previous;
-
-  struct Before {
-    float dh, dy, dc, h, gates[GATES], cell, cell_before;
-  };
-
-  __device__ const O *to_state() const { return dgates; }
-
-  __device__ Before before(const Frame &frame, long long row, int k) const {
-    const long long state = row * frame.width + k;
-    Before b = {};
-    b.dh = dh ? dh[state] : 0.0f;
-    b.dy = dy ? read(dy + frame.at(row, 1) + k) : 0.0f;
-    b.dc = dc ? dc[state] : 0.0f;
-    b.h = ::before(frame, h0, y, row, k);
-    if (!frame.present(row)) return b;
-    for (int n = 0; n < GATES; n++) b.gates[n] = read(gates + frame.at(row, GATES) + n * frame.width + k);
-    b.cell = cells[frame.at(row, 1) + k];
-    b.cell_before = ::before(frame, c0, cells, row, k);
-    return b;
-  }
-
-  __device__ void after(const Frame &frame, long long row, int k, const Before &b, float through) const {
-    const int width = frame.width;
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
-    const float d = b.dh + through + b.dy;
-    write(previous + at, b.h);
-    if (!frame.present(row)) {
-      clear(dgates + first, GATES, width);
-      dh_before[state] = d;
-      dc_before[state] = b.dc;
-      return;
-    }
-    const float i = b.gates[0], f = b.gates[1], g = b.gates[2], o = b.gates[3];
-    const float squashed = tanhf(b.cell);
-    const float cell = b.dc + d * o * (1.0f - squashed * squashed);
-    write(dgates + first, cell * g * i * (1.0f - i));
-    write(dgates + first + width, cell * b.cell_before * f * (1.0f - f));
-    write(dgates + first + 2LL * width, cell * i * (1.0f - g * g));
-    write(dgates + first + 3LL * width, d * squashed * o * (1.0f - o));
-    // h enters h' only through the gates, so its gradient comes through the weight alone.
-    dh_before[state] = 0.0f;
-    dc_before[state] = cell * f;
-  }
-};
-
-// h' = (1 - z) * n + z * h with gates r, z under sigmoids and n = tanh(x_n + r * (h_n + b_hn)). The last state h is
-// stored besides y, which is rounded. `reset` is the factor of r.
-template <typename T, typename O> struct GruForward {
-  static constexpr int GATES = 3;
-  const T *projected;
-  const float *bias_ih, *bias_hh, *h;
-  T *y;
-  float *h_new;
-  O *operand;
-  T *gates, *reset;
-
-  struct Before {
-    float gates[GATES], biases[GATES], h;
-  };
-
-  __device__ Before before(const Frame &frame, long long row, int k) const {
-    Before b;
-    for (int n = 0; n < GATES; n++) {
-      const int of = n * frame.width + k;
-      b.gates[n] = read(projected + frame.at(row, GATES) + of) + bias_ih[of];
-      b.biases[n] = bias_hh[of];
-    }
-    b.h = h[row * frame.width + k];
-    return b;
-  }
-
-  __device__ void after(const Frame &frame, long long row, int k, const Before &b, const float (&own)[GATES]) const {
-    const int width = frame.width;
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
-    float now = b.h;
-    if (frame.present(row)) {
-      const float r = sigmoid(b.gates[0] + (own[0] + b.biases[0])), z = sigmoid(b.gates[1] + (own[1] + b.biases[1]));
-      const float candidate = own[2] + b.biases[2], n = tanhf(b.gates[2] + r * candidate);
-      now = n + z * (now - n);
-      if (gates) {
-        write(gates + first, r);
-        write(gates + first + width, z);
-        write(gates + first + 2LL * width, n);
-        write(reset + at, candidate);
-      }
-    }
-    write(y + at, now);
-    write(operand + state, now);
-    h_new[state] = now;
-  }
-};
-
-// Gradients of the arguments of the sigmoids and the tanh: those of the projected input, and those of the product with
-// h and its bias, which differ in n.
-template <typename T, typename O> struct GruBackward {
-  static constexpr int GATES = 3;
-  const T *gates, *reset, *h0, *y, *dy;
-  const float *dh;
-  float *dh_before;
-  O *dprojected, *drecurrent, *previous;
-
-  struct Before {
-    float dh, dy, h, gates[GATES], reset;
-  };
-
-  __device__ const O *to_state() const { return drecurrent; }
-
-  __device__ Before before(const Frame &frame, long long row, int k) const {
-    Before b = {};
-    b.dh = dh ? dh[row * frame.width + k] : 0.0f;
-    b.dy = dy ? read(dy + frame.at(row, 1) + k) : 0.0f;
-    b.h = ::before(frame, h0, y, row, k);
-    if (!frame.present(row)) return b;
-    for (int n = 0; n < GATES; n++) b.gates[n] = read(gates + frame.at(row, GATES) + n * frame.width + k);
-    b.reset = read(reset + frame.at(row, 1) + k);
-    return b;
-  }
-
-  __device__ void after(const Frame &frame, long long row, int k, const Before &b, float through) const {
-    const int width = frame.width;
-    const long long at = frame.at(row, 1) + k, state = row * width + k, first = frame.at(row, GATES) + k;
-    const float d = b.dh + through + b.dy;
-    write(previous + at, b.h);
-    if (!frame.present(row)) {
-      clear(dprojected + first, GATES, width);
-      clear(drecurrent + first, GATES, width);
-      dh_before[state] = d;
-      return;
-    }
-    const float r = b.gates[0], z = b.gates[1], n = b.gates[2];
-    const float candidate = d * (1.0f - z) * (1.0f - n * n);
-    const float dz = d * (b.h - n) * z * (1.0f - z), dr = candidate * b.reset * r * (1.0f - r);
-    write(dprojected + first, dr);
-    write(dprojected + first + width, dz);
-    write(dprojected + first + 2LL * width, candidate);
-    write(drecurrent + first, dr);
-    write(drecurrent + first + width, dz);
-    write(drecurrent + first + 2LL * width, candidate * r);
-    dh_before[state] = d * z;
-  }
-};
-
 // A forward frame after the product: recurrent [batch, gates * width].
 template <typename Cell> __device__ void forward(const Frame &frame, const Cell &cell, const float *recurrent) {
   const int k = frame.channel();
   if (k >= frame.width) return;
+  const auto biases = cell.biases(frame.width, k);
   for (long long row = blockIdx.y; row < frame.batch; row += gridDim.y) {
     const auto before = cell.before(frame, row, k);
     float own[Cell::GATES];
     for (int n = 0; n < Cell::GATES; n++) own[n] = recurrent[(row * Cell::GATES + n) * frame.width + k];
-    cell.after(frame, row, k, before, own);
+    cell.after(frame, row, k, biases, before, own);
   }
 }
 
@@ -292,9 +65,10 @@ __device__ void whole_forward(const Frame &frame, const Cell &cell, const O *h, 
   typename Cell::Before before[Tile::NUMBERS];
   for (int i = 0; i < Tile::NUMBERS; i++)
     if (tile.row(i) < frame.batch) before[i] = cell.before(frame, tile.row(i), tile.unit());
+  const auto biases = cell.biases(frame.width, tile.unit());
   tile.multiply(h, weight, frame.batch, frame.width);
   for (int i = 0; i < Tile::NUMBERS; i++)
-    if (tile.row(i) < frame.batch) cell.after(frame, tile.row(i), tile.unit(), before[i], tile.own[i]);
+    if (tile.row(i) < frame.batch) cell.after(frame, tile.row(i), tile.unit(), biases, before[i], tile.own[i]);
 }
 
 // A backward frame with the product of the gates' gradients of the following frame; the last frame has none.

@@ -15,6 +15,8 @@ use crate::memory::Argument::Int;
 use crate::memory::{Argument, Element, Memory, NULL};
 use crate::{Kernels, Shape, assert_near};
 
+mod walk;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cell {
     Lstm,

@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async;
-use candle_core::cuda_backend::cudarc::driver::sys::{CUdeviceptr, CUresult};
+use candle_core::cuda_backend::cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUresult};
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaStream, DevicePtr, DriverError, LaunchConfig,
     PushKernelArg,
@@ -104,6 +104,44 @@ impl Launch {
     /// # Safety
     /// The arguments match the kernel's signature, and the kernel accesses no memory outside of them.
     pub unsafe fn run(self, grid: [usize; 3], block: [usize; 3], shared: usize) -> Result<()> {
+        // SAFETY: as the caller's.
+        unsafe { self.start(grid, block, shared, false) }
+    }
+
+    /// As [`Launch::run`], with all blocks at once, so that they may wait for each other.
+    ///
+    /// # Errors
+    /// As [`Launch::run`], and for more than [`Launch::most_together`] blocks.
+    ///
+    /// # Safety
+    /// As [`Launch::run`].
+    pub unsafe fn run_together(
+        self,
+        grid: [usize; 3],
+        block: [usize; 3],
+        shared: usize,
+    ) -> Result<()> {
+        // SAFETY: as the caller's.
+        unsafe { self.start(grid, block, shared, true) }
+    }
+
+    /// The most blocks of `threads` threads, with `shared` bytes of dynamic shared memory, that the card runs at once.
+    pub fn most_together(&self, threads: usize, shared: usize) -> Result<usize> {
+        let of_one = |threads: usize| {
+            self.kernel.occupancy_max_active_blocks_per_multiprocessor(threads as u32, shared, None)
+        };
+        let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let multiprocessors = self.stream.context().attribute(count).w()?;
+        Ok(of_one(threads).w()? as usize * multiprocessors as usize)
+    }
+
+    unsafe fn start(
+        self,
+        grid: [usize; 3],
+        block: [usize; 3],
+        shared: usize,
+        together: bool,
+    ) -> Result<()> {
         if grid.contains(&0) || block.contains(&0) {
             return Ok(());
         }
@@ -129,9 +167,14 @@ impl Launch {
                 Argument::Float(value) => launch.arg(value),
             };
         }
+        let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes };
         // SAFETY: the caller guarantees the arguments. Memory that is freed meanwhile is freed in stream order, after
         // this launch.
-        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes }) }.w()?;
+        match together {
+            true => unsafe { launch.launch_cooperative(config) },
+            false => unsafe { launch.launch(config) },
+        }
+        .w()?;
         Ok(())
     }
 }

@@ -58,6 +58,24 @@ impl Launch {
     pub unsafe fn run(self, _grid: [usize; 3], _block: [usize; 3], _shared: usize) -> Result<()> {
         match self.0 {}
     }
+
+    /// Launches the kernel with all blocks at once.
+    ///
+    /// # Safety
+    /// No requirement in this build.
+    pub unsafe fn run_together(
+        self,
+        _grid: [usize; 3],
+        _block: [usize; 3],
+        _shared: usize,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// The most blocks that the card runs at once.
+    pub fn most_together(&self, _threads: usize, _shared: usize) -> Result<usize> {
+        match self.0 {}
+    }
 }
 
 /// Allocates a tensor with undefined contents on the card of `_x`. Fails in this build.
