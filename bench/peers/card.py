@@ -6,15 +6,16 @@ of each of 1 or 32 games with its state, from host memory and back to it. `train
 passes of 64 windows of N frames through causal attention without a state, by PyTorch's kernels (SDPA). Prints one JSON line per
 figure, in microseconds, or the reason why it was skipped. It needs only torch, and nothing from $SCONCE_PEERS.
 
-    python card.py            on a card
-    python card.py --small    tiny sizes, on any device: to test that everything runs
-    python card.py --warm     only compiles everything, into the caches of PyTorch and JAX
+    python card.py --torch    PyTorch without a compiler, on a card
+    python card.py --compile  compiled PyTorch
+    python card.py --jax      JAX
+      --small                 tiny sizes, on any device: to test that everything runs
+      --warm                  only compiles everything, into the caches of PyTorch and JAX
 """
 import contextlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -61,7 +62,7 @@ def measured(work, per=1):
 
 
 # ---- torch -----------------------------------------------------------------------------------
-def torch_figures():
+def torch_figures(compiled):
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -263,17 +264,17 @@ def torch_figures():
     def eager(name):
         return "torch-cudnn" if name in ("lstm", "gru") and card else "torch-eager"
 
-    for name in BACKBONES:
+    for name in () if compiled else BACKBONES:
         for batch in (1, 32):
             acted(eager(name), name, batch)
         for precision in ("f32", "bf16"):
             trained(eager(name), name, precision)
-    for window in WINDOWS:
+    for window in () if compiled else WINDOWS:
         for precision in ("f32", "bf16"):
             scored(window, precision)
             trained("torch-sdpa", "attention", precision, window)
     # Models with the longest compilation come last, because there may not be enough time for them.
-    for name in ("mlp", "attention", "mamba"):
+    for name in ("mlp", "attention", "mamba") if compiled else ():
         for batch in (1, 32):
             acted("torch-compile", name, batch)
         for precision in ("f32", "bf16"):
@@ -387,14 +388,15 @@ def jax_figures():
 
 
 if __name__ == "__main__":
-    if "--jax" in sys.argv:
+    # Each part runs in its own process, so that they share neither memory nor versions of CUDA's libraries.
+    parts = [part for part in ("torch", "compile", "jax") if f"--{part}" in sys.argv]
+    if len(parts) != 1:
+        sys.exit("card.py: one of --torch, --compile and --jax (to mend it: python3 bench/peers/card.py --torch)")
+    [part] = parts
+    module = "jax" if part == "jax" else "torch"
+    if importlib.util.find_spec(module) is None:
+        emit(module, "all", "all", 0, "f32", skipped=f"{module} is not installed")
+    elif part == "jax":
         jax_figures()
-        sys.exit()
-    # Each module runs in its own process, so that they share neither memory nor versions of CUDA's libraries.
-    for module in ("jax", "torch"):
-        if importlib.util.find_spec(module) is None:
-            emit(module, "all", "all", 0, "f32", skipped=f"{module} is not installed")
-        elif module == "jax":
-            subprocess.run([sys.executable, __file__, "--jax", *sys.argv[1:]])
-        else:
-            torch_figures()
+    else:
+        torch_figures(part == "compile")
