@@ -48,7 +48,7 @@ struct Place {
 #endif
   }
 
-  // Waits until all blocks of these rows have ended so many frames.
+  // Waits until each block of these rows has ended this number of frames.
   __device__ void wait(int frames) const {
     const unsigned least = unsigned(frames) * gridDim.x;
     if (threadIdx.x == 0) {
