@@ -28,7 +28,7 @@ defmodule Sconce.Monitor.Trace do
   | `:shards` | shards of the work of another thread |
   | `:launch` | launches of an op on a card, which computes later |
 
-  `to_string/1` returns a table. Spans of cards, and ranges of NVTX, were not tried on a card.
+  `to_string/1` returns a table. Spans of cards ran on an H100; ranges of NVTX were not tried on a card.
   """
 
   alias Sconce.Figures
