@@ -63,16 +63,18 @@ fn column(segments: &[Segment], of: Column) -> Vec<f32> {
     all
 }
 
+/// Environments whose rules run on CPUs only.
+const OF_CPUS: [&str; 2] = ["billiards", "billiards_published"];
+
+fn world(env: &str) -> EnvOptions {
+    let (env, time_limit) = (env.into(), Some(25));
+    EnvOptions { env, count: 35, seed: 9, time_limit, ..EnvOptions::default() }
+}
+
 /// Environments in several shards, whose episodes end at different steps.
 fn worlds() -> Vec<EnvOptions> {
-    let world = |env: &str| EnvOptions {
-        env: env.into(),
-        count: 35,
-        seed: 9,
-        time_limit: Some(25),
-        ..EnvOptions::default()
-    };
-    let mut all: Vec<EnvOptions> = names().into_iter().map(world).collect();
+    let on_card = names().into_iter().filter(|name| !OF_CPUS.contains(name));
+    let mut all: Vec<EnvOptions> = on_card.map(world).collect();
     let stacked = EnvOptions { frame_stack: 3, action_repeat: 2, ..world("cart_pole") };
     let weights = vec![("touch".to_string(), 0.5)];
     let scripted = EnvOptions { opponent: Some("mixer".into()), ..world("duel") };
@@ -139,6 +141,16 @@ fn rollouts_on_a_card_are_those_of_the_cpu() {
             assert_near(&what("terms", i), &narrow(got), &narrow(want), 1e-4);
         }
         assert_eq!(host.steps(), on_card.steps());
+    }
+}
+
+#[test]
+fn environments_of_cpus_are_refused_on_a_card_by_name() {
+    let Some(card) = card() else { return };
+    for name in OF_CPUS {
+        let policy = Policy::init(&of(&world(name), false), 4).unwrap().on(&card).unwrap();
+        let error = Player::on_card(&world(name), &policy, STEPS).err().unwrap().to_string();
+        assert!(error.contains(name) && error.contains("CPUs only"), "{error}");
     }
 }
 

@@ -29,6 +29,8 @@ __device__ inline long long row_of_warp() {
 // Numbers of a row that a lane keeps in registers if there are few rows, so that all its loads are under way at once. With
 // many rows other warps have loads under way, and more of them have room without these registers.
 constexpr int KEPT = 16;
+// The most threads of a block then.
+constexpr int MOST_OF_FEW = 256;
 
 // y = f((x - mean) * scale * weight + bias). The bias is optional; if `kept` is null, no statistics are saved. The grid
 // has blocks of whole warps, a warp for each row. With IN_REGISTERS, d <= WARP * KEPT.
@@ -156,10 +158,9 @@ __device__ void weight_parts(const T *x, const float *kept, const T *dy, float *
                                             int activation) {                                                         \
     forward<T, CENTER, false>(x, weight, bias, y, kept, rows, d, groups, eps, activation);                            \
   }                                                                                                                   \
-  extern "C" __global__ void name##_forward_few(const T *__restrict__ x, const float *__restrict__ weight,            \
-                                                const float *__restrict__ bias, T *__restrict__ y,                    \
-                                                float *__restrict__ kept, long long rows, int d, int groups,          \
-                                                float eps, int activation) {                                          \
+  extern "C" __global__ void __launch_bounds__(MOST_OF_FEW) name##_forward_few(                                       \
+      const T *__restrict__ x, const float *__restrict__ weight, const float *__restrict__ bias, T *__restrict__ y,   \
+      float *__restrict__ kept, long long rows, int d, int groups, float eps, int activation) {                       \
     forward<T, CENTER, true>(x, weight, bias, y, kept, rows, d, groups, eps, activation);                             \
   }                                                                                                                   \
   extern "C" __global__ void name##_backward(const T *__restrict__ x, const float *__restrict__ weight,               \
