@@ -1,6 +1,6 @@
 //! Checks of a build with CUDA on the first card: `card SUBJECT [--small]`. `bin/card` runs the subjects one by one.
 //! Each ends with a line of results, or with an error. `figures` prints a JSON line for each figure: microseconds of a
-//! step, frames a second, and the figures of the loader.
+//! step, frames a second, and the figures of the loader. `spans` shows where the time of the loader's run goes.
 
 #[path = "card/figures.rs"]
 mod figures;
@@ -53,6 +53,7 @@ fn main() -> Result<()> {
         "replay" => replay(small)?,
         "bf16" => bf16(small)?,
         "figures" => figures::all(small)?,
+        "spans" => figures::spans(small)?,
         "first" => more::first(small)?,
         "windows" => more::windows(small)?,
         "padding" => more::padding(small)?,

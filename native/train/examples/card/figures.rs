@@ -15,7 +15,7 @@ use sconce_nn::spec::{
 };
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{Result, device};
+use sconce_tensor::{Result, device, trace};
 use sconce_train::bench::examples;
 use sconce_train::options::{
     DataOptions, MachineOptions, SavingOptions, ScheduleOptions, TrainOptions,
@@ -261,6 +261,18 @@ pub fn trained<'a>(
     some(TOGETHER)?;
     let us = measured(times, 3, || some(TOGETHER))?;
     Ok((us, stepper))
+}
+
+/// The run of [`loader`] once more, and its spans by kind and name, with their sums of time.
+pub fn spans(small: bool) -> Result<String> {
+    let trace = trace::start();
+    loader(&Times::of(small), small)?;
+    let recording = trace.end();
+    for row in recording.rows() {
+        let (kind, ms) = (row.kind.name(), row.time.as_secs_f64() * 1e3);
+        println!("{kind:10} {:24} {:8} {ms:10.1} ms", row.name, row.count);
+    }
+    Ok(format!("{:.1} s", recording.time().as_secs_f64()))
 }
 
 /// Share of its time in which a run waits for data: windows of Melee games, drawn, mirrored, embedded and uploaded to
