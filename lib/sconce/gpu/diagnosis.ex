@@ -24,6 +24,7 @@ defmodule Sconce.GPU.Diagnosis do
   | `gpu N` | Does GPU `N` answer? The check is called `gpus` if there is none. |
   | `build` | Does this build of Sconce support NVIDIA cards? |
   | `device` | If this build supports cards, do policies run on the first one that CUDA shows? |
+  | `cache` | If they do, can the driver keep the kernels that it compiles (`CUDA_CACHE_PATH`)? |
 
   A check is `:ok`, `:broken`, or `:unknown` if this system does not show the answer. Only the first broken check has a
   remedy (`mend`), because later checks may fail for the same reason. A machine without a card has no remedy.
@@ -239,10 +240,44 @@ defmodule Sconce.GPU.Diagnosis do
   defp build({:error, %Error{details: %{what: "native library"}}}),
     do: [unknown("build", "unknown without the native library")]
 
-  defp build(:ok), do: [for_cards(), ok("device", "policies run on cuda:0")]
+  defp build(:ok), do: [for_cards(), ok("device", "policies run on cuda:0"), cache()]
   defp build({:error, error}), do: [for_cards(), refused("device", error)]
 
   defp for_cards, do: ok("build", "for NVIDIA cards")
+
+  @again "the driver compiles kernels again in each VM"
+
+  @doc false
+  # The check of the driver's cache of compiled kernels, with these values of CUDA_CACHE_DISABLE and CUDA_CACHE_PATH, in
+  # this home.
+  def cache(
+        disabled \\ System.get_env("CUDA_CACHE_DISABLE"),
+        path \\ System.get_env("CUDA_CACHE_PATH"),
+        home \\ System.user_home()
+      ) do
+    path = path || Path.join(home || "/", ".nv/ComputeCache")
+
+    cond do
+      disabled == "1" ->
+        broken("cache", "CUDA_CACHE_DISABLE=1: #{@again}", "unset CUDA_CACHE_DISABLE")
+
+      writable?(path) ->
+        ok("cache", path)
+
+      true ->
+        mend = "CUDA_CACHE_PATH=FOLDER, with a folder that this user may write"
+        broken("cache", "#{path} cannot be written: #{@again}", mend)
+    end
+  end
+
+  # The driver makes folders that are missing.
+  defp writable?(path) do
+    case File.stat(path) do
+      {:ok, stat} -> stat.type == :directory and stat.access == :read_write
+      {:error, :enoent} when path not in ["/", "."] -> writable?(Path.dirname(path))
+      {:error, _reason} -> false
+    end
+  end
 
   defp refused(name, %Error{details: %{reason: reason} = details}),
     do: broken(name, reason, details[:mend])

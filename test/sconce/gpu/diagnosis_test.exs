@@ -67,8 +67,9 @@ defmodule Sconce.GPU.DiagnosisTest do
         assert found == "this build has no CUDA"
         assert mend == "bin/cuda-toolkit, then compile with SCONCE_CUDA=1"
 
-      [%{name: "build", found: "for NVIDIA cards"}, %{name: "device", found: found}] ->
+      [%{name: "build", found: "for NVIDIA cards"}, %{name: "device", found: found} | cache] ->
         assert found == "policies run on cuda:0" or found =~ "was not found"
+        assert cache == [] == (found =~ "was not found")
     end
   end
 
@@ -195,13 +196,31 @@ defmodule Sconce.GPU.DiagnosisTest do
              Enum.at(lines, 6)
 
     assert mend == " (to mend it: restart the machine)"
-    assert List.last(lines) =~ ~r/^(build |device)  \w+/
+    assert List.last(lines) =~ ~r/^(build |device|cache )  \S+/
   end
 
   test "this machine is diagnosed, with or without a card" do
     none!()
     names = for check <- GPU.diagnose().checks, do: check.name
     assert Enum.take(names, 6) == ["card", "driver", "files", "nvml", "cuda", "build"]
-    assert Enum.drop(names, 6) in [[], ["device"]]
+    assert Enum.drop(names, 6) in [[], ["device"], ["device", "cache"]]
+  end
+
+  test "a driver that cannot keep the kernels that it compiles is named, with the remedy" do
+    home = tmp_dir!("home")
+    own = Path.join(home, ".nv/ComputeCache")
+    assert %{name: "cache", state: :ok, found: ^own, mend: nil} = Diagnosis.cache(nil, nil, home)
+    assert %{state: :ok, found: ^home} = Diagnosis.cache("0", home, "/nowhere")
+
+    off = Diagnosis.cache("1", nil, home)
+    assert off.found == "CUDA_CACHE_DISABLE=1: the driver compiles kernels again in each VM"
+    assert off.mend == "unset CUDA_CACHE_DISABLE"
+
+    # A folder in a file.
+    File.write!(Path.join(home, ".nv"), "")
+    refused = Diagnosis.cache(nil, nil, home)
+    assert refused.state == :broken
+    assert refused.found =~ "#{own} cannot be written"
+    assert refused.mend =~ "CUDA_CACHE_PATH"
   end
 end
