@@ -35,8 +35,8 @@ using emulate::multiply_tf32;
 using emulate::rounded_to_tf32;
 #endif
 
-// 16 bytes of a row.
-struct Piece {
+// 16 bytes of a row, which are loaded at once.
+struct alignas(16) Piece {
   unsigned v[4];
 };
 
@@ -82,7 +82,7 @@ struct InTf32 {
 };
 
 // Operands of f32 as sums of two numbers of tf32, of which the product of the two small ones is left out: 22 bits of
-// each factor count.
+// each factor count. An infinite operand gives NaN.
 struct InF32 {
   using Number = float;
   static constexpr int SUMS = 3;

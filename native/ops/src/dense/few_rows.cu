@@ -2,8 +2,8 @@
 // [rows, n]. Reading W takes nearly all of the time, so each warp takes one row of W for up to eight rows of x, and each
 // of its lanes every 32nd value of that row. Further rows of x are further blocks, which find W in the cache.
 //
-// Nine rows and more are tiles for the matrix units (matrix_units.cuh): a block has eight rows of W and up to TILE_ROWS of
-// x, and each of its warps every eighth line of them. Rows are aligned to 16 bytes.
+// Nine rows and more whose rows are aligned to 16 bytes are tiles for the matrix units (matrix_units.cuh): a block has eight rows of W and up to TILE_ROWS of
+// x, and each of its warps every eighth line of them.
 //
 // Values are of type T, arithmetic is f32. The sums of lanes are reduced as a tree, those of warps one by one.
 

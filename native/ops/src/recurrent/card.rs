@@ -1,6 +1,7 @@
 //! LSTM, GRU and sLSTM on a card: each frame runs a product with the recurrent weight and a kernel of the cell, or, if
-//! the product is small, one kernel for both. One kernel walks over all frames where it can ([`walk`]). Products that do not depend on the previous frame are computed for all
-//! frames at once, before or after the walk. The file is long because the three cells share one walk over the frames.
+//! the product is small, one kernel for both. Longer sequences of narrow LSTMs and GRUs have one launch for all frames
+//! ([`walk`]). Products that do not depend on the previous frame are computed for all frames at once, before or after the
+//! frames. The file is long because the three cells share one walk over the frames.
 //!
 //! Operands of products have the precision of [`Precision::current`]; for f16 they are f32.
 
@@ -269,7 +270,7 @@ impl Op for Lstm {
         let cells = track.then(|| frames.sequence(1, DType::F32, x)).transpose()?;
         let c = frames.last(DType::F32, x, track)?;
         let kept = |launch: Launch| launch.option(track.then_some(&gates))?.option(cells.as_ref());
-        if let Some(walk) = frames.walk(LSTM, Way::Forward, x, &[&gates, h0, &weight_hh, &y])? {
+        if let Some(walk) = frames.walk(LSTM, Way::Forward, x, &[h0, &weight_hh, &y])? {
             walk.run(|launch| {
                 let first = [&gates, &weight_hh, bias_ih, bias_hh, h0, c0, &y, &c];
                 kept(all(launch, first)?)
@@ -358,7 +359,7 @@ impl Op for Gru {
         let reset = track.then(|| frames.sequence(1, x.dtype(), x)).transpose()?;
         let (first_h, h) = (h0.to_dtype(DType::F32)?, frames.state(DType::F32, x)?);
         let kept = |launch: Launch| launch.option(track.then_some(&gates))?.option(reset.as_ref());
-        if let Some(walk) = frames.walk(GRU, Way::Forward, x, &[&gates, h0, &weight_hh, &y])? {
+        if let Some(walk) = frames.walk(GRU, Way::Forward, x, &[h0, &weight_hh, &y])? {
             walk.run(|launch| {
                 let first = [&gates, &weight_hh, bias_ih, bias_hh, h0, &first_h, &y, &h];
                 kept(all(launch, first)?)

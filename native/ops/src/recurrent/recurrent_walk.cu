@@ -4,7 +4,8 @@
 // the same rows, which have the other numbers of the state. The launch is cooperative: all blocks run at once.
 //
 // The grid has a block for each UNITS numbers (x) and each ROWS rows (y) after the first `skipped` rows. width is a
-// multiple of UNITS and at most WIDEST, and all tensors are aligned to 16 bytes. met [gridDim.y]: zeros at first.
+// multiple of UNITS and at most WIDEST. Tensors that products read are aligned to 16 bytes: h0, y and the weight forward, and
+// the gates' gradients backward. met [gridDim.y]: zeros at first.
 //
 // Sums of products are those of the matrix units (matrix_units.cuh); their order depends on sizes alone.
 

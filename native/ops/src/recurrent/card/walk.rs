@@ -37,7 +37,8 @@ pub(super) struct Walk<'a> {
 }
 
 impl Frames {
-    /// The walk for this layer, whose inputs are like `x` and have these `operands`, if there is one.
+    /// The walk for this layer, whose inputs are like `x` and whose products read `operands` 16 bytes at a time, if there
+    /// is one.
     pub(super) fn walk<'a>(
         &'a self,
         (cell, gates): (&str, usize),
@@ -64,7 +65,7 @@ impl Frames {
         let together =
             Launch::of(RECURRENT_WALK, &kernel, x)?.most_together(WHOLE_THREADS, shared)?;
         let tiles = together / (width / TILE[1]);
-        let fits = self.batch.div_ceil(TILE[0]) <= tiles * MOST_LAUNCHES;
+        let fits = tiles > 0 && self.batch.div_ceil(TILE[0]) <= tiles * MOST_LAUNCHES;
         Ok(fits.then_some(Walk { frames: self, x, kernel, tiles, shared }))
     }
 }
@@ -89,7 +90,8 @@ impl Walk<'_> {
             let launch = arguments(Launch::of(RECURRENT_WALK, &self.kernel, self.x)?)?;
             let launch = launch.tensor(&met)?.option(self.frames.lengths.as_ref())?.int(time);
             let launch = launch.int(first * TILE[0]).int(batch).int(width);
-            // SAFETY: as recurrent_walk.cu requires, a block for each tile of these rows, all at once.
+            // SAFETY: as recurrent_walk.cu requires, a block for each tile of these rows, all at once, of operands whose
+            // alignment `walk` has checked.
             unsafe {
                 let grid = [width / TILE[1], here, 1];
                 launch.run_together(grid, [WHOLE_THREADS, 1, 1], self.shared)?;

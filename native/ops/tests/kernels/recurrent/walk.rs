@@ -6,7 +6,7 @@ use super::{Case, Cell, Gru, Lstm, Results, TILE, WHOLE_THREADS, sum};
 use crate::emulated::Emulated;
 use crate::memory::Argument::Int;
 use crate::memory::{Argument, Element, Memory, NULL};
-use crate::{Kernels, Shape, assert_near};
+use crate::{Kernels, assert_near};
 
 /// Less than a tile, several tiles, a row that is no whole number of lines, and the widest state.
 const SIZES: [(Cell, [usize; 4]); 8] = [
@@ -24,20 +24,27 @@ const SIZES: [(Cell, [usize; 4]); 8] = [
 const SHARED: u32 = 44_032;
 
 impl Case {
-    /// Results of a walk.
+    /// Results of a walk, whose launches have at most two tiles of rows each.
     fn walked<T: Element, O: Element>(&self, kernels: &impl Kernels, name: &str) -> Results {
+        const TILES: usize = 2;
         let tiles = self.batch.div_ceil(TILE[0] as usize);
         let lengths: Vec<f32> = self.lengths.iter().map(|n| *n as f32).collect();
         let run = |way: &str, arguments: Vec<Argument>| {
             let kernel = format!("{:?}_{name}_walk_{way}", self.cell).to_lowercase();
-            let (mut met, mut lengths) =
-                (Memory::<i32>::of(&vec![0.0; tiles]), Memory::<i32>::of(&lengths));
+            let own = |_| (Memory::<i32>::of(&[0.0; TILES]), Memory::<i32>::of(&lengths));
+            let mut launches: Vec<_> = (0..tiles.div_ceil(TILES)).map(own).collect();
             let mut arguments: Vec<Argument> = arguments;
-            let grid: Shape = [self.width as u32 / TILE[1], tiles as u32, 1];
-            arguments.extend([met.argument(), lengths.argument()]);
-            arguments.extend([self.time, 0, self.batch, self.width].map(|n| Int(n as i32)));
-            let block = [WHOLE_THREADS, 1, 1];
-            kernels.launch_with(&kernel, grid, block, Some(SHARED), &mut arguments);
+            let given = arguments.len();
+            for (i, (met, lengths)) in launches.iter_mut().enumerate() {
+                let skipped = i * TILES;
+                let here = TILES.min(tiles - skipped) as u32;
+                arguments.truncate(given);
+                arguments.extend([met.argument(), lengths.argument()]);
+                let sizes = [self.time, skipped * TILE[0] as usize, self.batch, self.width];
+                arguments.extend(sizes.map(|n| Int(n as i32)));
+                let (grid, block) = ([self.width as u32 / TILE[1], here, 1], [WHOLE_THREADS, 1, 1]);
+                kernels.launch_with(&kernel, grid, block, Some(SHARED), &mut arguments);
+            }
         };
         match self.cell {
             Lstm => self.walked_lstm::<T, O>(run),

@@ -114,7 +114,7 @@ impl Launch {
     /// As [`Launch::run`], and for more than [`Launch::most_together`] blocks.
     ///
     /// # Safety
-    /// As [`Launch::run`].
+    /// As [`Launch::run`], and a block waits for nothing but blocks of this launch.
     pub unsafe fn run_together(
         self,
         grid: [usize; 3],
@@ -126,13 +126,16 @@ impl Launch {
     }
 
     /// The most blocks of `threads` threads, with `shared` bytes of dynamic shared memory, that the card runs at once.
+    ///
+    /// # Errors
+    /// Those of the driver.
     pub fn most_together(&self, threads: usize, shared: usize) -> Result<usize> {
-        let of_one = |threads: usize| {
-            self.kernel.occupancy_max_active_blocks_per_multiprocessor(threads as u32, shared, None)
-        };
+        let kernel = &self.kernel;
+        let threads = threads as u32;
+        let of_one = kernel.occupancy_max_active_blocks_per_multiprocessor(threads, shared, None);
         let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = self.stream.context().attribute(count).w()?;
-        Ok(of_one(threads).w()? as usize * multiprocessors as usize)
+        Ok(of_one.w()? as usize * multiprocessors as usize)
     }
 
     unsafe fn start(
