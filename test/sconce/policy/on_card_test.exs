@@ -22,7 +22,7 @@ defmodule Sconce.Policy.OnCardTest do
   end
 
   defp no_block_is_left do
-    # A card's first pass loads kernels, which took an H100 four seconds.
+    # A card's first pass may load kernels of candle, which the driver compiles. It took an H100 four seconds.
     for _try <- 1..1000, blocks() > 0, do: Process.sleep(20)
     assert blocks() == 0
   end
