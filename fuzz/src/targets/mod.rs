@@ -8,6 +8,7 @@ mod options;
 mod policy;
 mod replay;
 mod run;
+mod search;
 mod snapshot;
 mod specs;
 mod tables;
@@ -44,7 +45,7 @@ const MEMORY: usize = 200 << 20;
 pub const OF_INPUT: usize = 16;
 
 /// All targets.
-pub const ALL: [Target; 13] = [
+pub const ALL: [Target; 14] = [
     Target {
         name: "replay",
         seeds: replay::seeds,
@@ -149,6 +150,14 @@ pub const ALL: [Target; 13] = [
         stack: THREAD,
         // A file of few elites may have all cells that an archive can have.
         memory: 2 << 30,
+    },
+    Target {
+        name: "search",
+        seeds: search::seeds,
+        mutate: search::mutate,
+        run: search::run,
+        stack: THREAD,
+        memory: MEMORY,
     },
 ];
 

@@ -16,6 +16,8 @@ const VERSION: u32 = 1;
 const INDEX: &str = "search.json";
 /// Most bytes of the index.
 const MOST: u64 = 1 << 20;
+/// Most generations, evaluations and restarts: numbers that JSON keeps exactly.
+const MOST_COUNTED: u64 = 1 << 53;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -51,9 +53,13 @@ impl Index {
         let what = path.display().to_string();
         let bytes = fs::read(&path, MOST)?;
         let index: Index = serde_json::from_slice(&bytes).map_err(|e| Error::corrupt(&*what, e))?;
-        match index.version == VERSION {
-            true => Ok(index),
-            false => Err(Error::mismatch(format!("version of {what}"), VERSION, index.version)),
+        if index.version != VERSION {
+            return Err(Error::mismatch(format!("version of {what}"), VERSION, index.version));
+        }
+        let counts = [index.generation, index.evaluations];
+        match counts.iter().chain(&index.restarts).find(|count| **count > MOST_COUNTED) {
+            Some(count) => Err(Error::corrupt(what, format!("a count of {count}"))),
+            None => Ok(index),
         }
     }
 }
