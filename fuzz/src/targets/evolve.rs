@@ -26,8 +26,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let ranges = vec![(-1.0, 1.0), (0.0, 2.0)];
     let grid = SpaceOptions::Grid { dimensions: vec![4, 3], ranges };
     let centroids = SpaceOptions::Centroids(vec![vec![0.0, 0.5], vec![1.0, 1.0], vec![-1.0, 0.0]]);
+    let balls = SpaceOptions::Unstructured { measures: 2, distance: 0.3, cells: 6 };
     let mut seeds = vec![];
-    for (space, learning_rate) in [(grid.clone(), 1.0), (centroids, 1.0), (grid, 0.1)] {
+    let spaces = [(grid.clone(), 1.0), (centroids, 1.0), (grid, 0.1), (balls, 0.1)];
+    for (space, learning_rate) in spaces {
         let threshold_min = (learning_rate < 1.0).then_some(-10.0);
         let offset = -5.0;
         let options =

@@ -27,8 +27,11 @@ defmodule Sconce.Evolve.Archive do
   | `{:grid, sizes}` | boxes of equal size; a measure outside of its range belongs to the nearest cell |
   | `{:voronoi, count}` | the points that are nearest to one of `count` centroids, which k-means spreads over the ranges (Vassiliades et al. 2018) |
   | `{:centroids, rows}` | the same with given centroids |
+  | `{:unstructured, most}` | balls of radius `:distance` around the measures of their first elites, made where a candidate lands outside of all others until there are `most`; no range need be known |
 
-  The distance to a centroid is Euclidean, and the search is exact: bring measures of different units to one scale first.
+  Distances are Euclidean, and the search is exact: bring measures of different units to one scale first. Balls overlap;
+  measures in several belong to the one that was made first, so that a new ball takes nothing from others. An archive
+  that is full keeps its balls, and a candidate outside of them is not stored. Its coverage is the share of `most`.
 
   ## Which candidate stays
 
@@ -90,6 +93,14 @@ defmodule Sconce.Evolve.Archive do
       iex> {:error, error} = Sconce.Evolve.Archive.new(cells: {:grid, [5]}, ranges: [{1, 0}], solution_size: 8)
       iex> Exception.message(error)
       "archive: the range of measure 0: expected a number above 1, got 0"
+
+  Cells that are made where candidates land:
+
+      iex> opts = [cells: {:unstructured, 100}, distance: 0.5, measures: 2, solution_size: 1]
+      iex> {:ok, archive} = Sconce.Evolve.Archive.new(opts)
+      iex> {:ok, added} = Sconce.Evolve.Archive.add(archive, [[1], [2], [3]], [5, 6, 7], [[0, 0], [9, 40], [0.3, 0.4]])
+      iex> {added.status, Sconce.Evolve.Archive.stats(archive)}
+      {[2, 2, 1], {:ok, %{elites: 2, cells: 100, coverage: 0.02, qd_score: 13.0, best: 7.0}}}
   """
   @spec new(keyword) :: {:ok, t} | {:error, Error.t()}
   def new(opts) do
@@ -110,6 +121,14 @@ defmodule Sconce.Evolve.Archive do
 
   defp space({:grid, sizes}, opts), do: {:grid, %{dimensions: sizes, ranges: ranges(opts)}}
   defp space({:centroids, rows}, _opts), do: {:centroids, rows}
+
+  defp space({:unstructured, most}, opts) do
+    for name <- [:distance, :measures],
+        opts[name] == nil,
+        do: Options.argument!(name, nil, "a number, which :unstructured needs")
+
+    {:unstructured, %{measures: opts[:measures], distance: opts[:distance], cells: most}}
+  end
 
   defp space({:voronoi, count}, opts) do
     samples = opts[:samples] || 25 * count

@@ -11,17 +11,29 @@ defmodule Sconce.Evolve.Catalogue do
          [
            {:tuple, [{:in, [:grid]}, {:list, :pos_integer}]},
            {:tuple, [{:in, [:voronoi]}, :pos_integer]},
-           {:tuple, [{:in, [:centroids]}, {:list, {:list, :float}}]}
+           {:tuple, [{:in, [:centroids]}, {:list, {:list, :float}}]},
+           {:tuple, [{:in, [:unstructured]}, :pos_integer]}
          ]},
       required: true,
       doc:
         "`{:grid, [64, 64]}` has 64 cells along each of two measures; `{:voronoi, 1000}` has 1000 centroids; " <>
-          "`{:centroids, rows}` has these."
+          "`{:centroids, rows}` has these; `{:unstructured, 1000}` makes at most 1000 where candidates land."
     ],
     ranges: [
       type: {:list, {:tuple, [:float, :float]}},
       default: [],
-      doc: "Lowest and highest value of each measure; given centroids need none."
+      doc: "Lowest and highest value of each measure, for `:grid` and `:voronoi`."
+    ],
+    distance: [
+      type: {:or, [:float, nil]},
+      default: nil,
+      doc: "Radius of a cell of `:unstructured`, required there."
+    ],
+    measures: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc:
+        "Number of measures of `:unstructured`, required there; others have it from their ranges."
     ],
     solution_size: [type: :pos_integer, required: true, doc: "Numbers of a solution."],
     samples: [

@@ -5,7 +5,9 @@ defmodule Sconce.Evolve.Settings do
   alias Sconce.{Env, Options, Switches}
   alias Sconce.Evolve.{Archive, Catalogue, Population, Search}
 
-  @doc_grid "`grid:50x50`, `voronoi:1000`, or `none` for a strategy without an archive."
+  @archives "grid:50x50, voronoi:1000, unstructured:1000:0.1 or none"
+  @doc_grid "`grid:50x50`, `voronoi:1000`, `unstructured:1000:0.1` (at most 1000 cells of radius 0.1), or `none` for a strategy " <>
+              "without an archive."
 
   @own [
     preset: [type: {:or, [nil, :string]}, doc: "Named settings, see below."],
@@ -203,9 +205,11 @@ defmodule Sconce.Evolve.Settings do
       nil ->
         {:ok, nil}
 
-      cells ->
+      {cells, distance} ->
         Archive.new(
           cells: cells,
+          distance: distance,
+          measures: distance && length(measures!(opts[:measures])),
           ranges: ranges!(opts[:ranges]),
           solution_size: Search.size(spec),
           learning_rate: opts[:archive_rate],
@@ -220,16 +224,31 @@ defmodule Sconce.Evolve.Settings do
 
   defp cells!(text) do
     case String.split(text, ":") do
-      ["grid", sizes] -> {:grid, for(size <- String.split(sizes, "x"), do: count!(size, text))}
-      ["voronoi", count] -> {:voronoi, count!(count, text)}
-      _other -> bad!(:archive, text, "grid:50x50, voronoi:1000 or none")
+      ["grid", sizes] ->
+        {{:grid, for(size <- String.split(sizes, "x"), do: count!(size, text))}, nil}
+
+      ["voronoi", count] ->
+        {{:voronoi, count!(count, text)}, nil}
+
+      ["unstructured", most, distance] ->
+        {{:unstructured, count!(most, text)}, distance!(distance, text)}
+
+      _other ->
+        bad!(:archive, text, @archives)
+    end
+  end
+
+  defp distance!(text, whole) do
+    case Float.parse(text) do
+      {distance, ""} when distance > 0 -> distance
+      _other -> bad!(:archive, whole, @archives)
     end
   end
 
   defp count!(text, whole) do
     case Integer.parse(text) do
       {count, ""} when count > 0 -> count
-      _other -> bad!(:archive, whole, "grid:50x50, voronoi:1000 or none")
+      _other -> bad!(:archive, whole, @archives)
     end
   end
 

@@ -17,7 +17,7 @@ mod variation;
 
 pub use archive::{
     Added, Archive, ArchiveOptions, Batch, Elites, Grid, Raster, Space, SpaceOptions, Stats,
-    Status, Voronoi,
+    Status, Unstructured, Voronoi,
 };
 pub use neat::{
     Activation, Compatibility, Connection, Differences, Fit, Genome, Neat, NeatOptions, NeatStats,

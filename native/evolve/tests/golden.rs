@@ -18,7 +18,8 @@ fn an_archive_has_the_cells_the_winners_and_the_scores_of_the_reference() {
     let mut archive = Archive::new(&grid(&dims, &ranges, 1)).unwrap();
     let (batch, cells) = (golden.size("batch"), dims.iter().product::<usize>());
     let (measures, scores) = (golden.f64("input.measures"), golden.f64("input.score"));
-    let cell: Vec<i64> = measures.chunks(2).map(|m| archive.space().cell(m) as i64).collect();
+    let cell: Vec<i64> =
+        measures.chunks(2).map(|m| archive.space().cell(m).unwrap() as i64).collect();
     assert_eq!(cell, golden.i64("output.cell"));
     let (winners, best) = (golden.i64("output.winner"), golden.f64("output.best"));
     let status = golden.i64("output.status");

@@ -47,6 +47,17 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     assert_raise Mix.Error, ~r/has a run/, fn -> evolve(@small ++ ["--out", whole]) end
   end
 
+  test "cells are made where behaviours are", %{tmp_dir: dir} do
+    switches =
+      ~w(--env cart_pole --archive unstructured:200:0.1 --measures final:0,input:0) ++
+        ~w(--hidden-sizes 4 --batch 32 --generations 3 --out #{dir}/balls)
+
+    assert evolve(switches) =~ ~r/ of 200 cells/
+    {:ok, archive} = Archive.load(Path.join(dir, "balls/archive.safetensors"))
+    {:ok, stats} = Archive.stats(archive)
+    assert stats.elites in 2..96
+  end
+
   test "NEAT learns XOR and draws its best network", %{tmp_dir: dir} do
     text = evolve(["--preset", "xor", "--out", dir, "--seed", "1"])
     assert text =~ "XOR solved after"
@@ -69,6 +80,7 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
           {~w(--out x --env cart), "cart_pole"},
           {~w(--out x --preset cart), "carts"},
           {~w(--out x --env cart_pole --archive grid:0x2), "--archive cannot be"},
+          {~w(--out x --env cart_pole --archive unstructured:9:0), "--archive cannot be"},
           {~w(--out x --env cart_pole --ranges 1 --archive grid:2), "--ranges cannot be"},
           {~w(--out x --env cart_pole --measures middle:1), "--measures cannot be"},
           {~w(--out x --env cart_pole --source cma_me), "--source cannot be"},

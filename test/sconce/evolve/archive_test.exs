@@ -107,6 +107,7 @@ defmodule Sconce.Evolve.ArchiveTest do
           [],
           [cells: {:voronoi, 20}],
           [cells: {:centroids, [[0.0, 0.5], [0.5, -0.5]]}],
+          [cells: {:unstructured, 30}, distance: 0.2, measures: 2],
           [learning_rate: 0.2, threshold_min: -1]
         ] do
       archive = filled(opts)
@@ -226,6 +227,9 @@ defmodule Sconce.Evolve.ArchiveTest do
     {:ok, svg} = Archive.svg(filled(cells: {:voronoi, 20}))
     assert svg =~ "of 20 cells"
     assert length(String.split(svg, "crispEdges")) > 500
+    {:ok, svg} = Archive.svg(filled(cells: {:unstructured, 50}, distance: 0.1, measures: 2))
+    assert svg =~ "of 50 cells"
+    assert length(String.split(svg, "crispEdges")) > 200
 
     {:ok, archive} =
       Archive.new(cells: {:grid, [2, 2, 2]}, ranges: [{0, 1}, {0, 1}, {0, 1}], solution_size: 1)
@@ -238,6 +242,9 @@ defmodule Sconce.Evolve.ArchiveTest do
   test "wrong options raise and name the option" do
     for {opts, name} <- [
           {[cells: {:hexagon, 5}], "cells"},
+          {[cells: {:unstructured, 5}, measures: 2], "distance"},
+          {[cells: {:unstructured, 5}, distance: 0.5], "measures"},
+          {[cells: {:unstructured, 5}, measures: 2, distance: "far"], "distance"},
           {[solution_size: 0], "solution_size"},
           {[learning_rate: 2], "learning_rate"},
           {[as: :text], "as"}

@@ -5,7 +5,9 @@ use std::path::Path;
 use sconce_tensor::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Archive, ArchiveOptions, EMPTY, Elites, Grid, Space, SpaceOptions, Sum, Voronoi};
+use super::{
+    Archive, ArchiveOptions, EMPTY, Elites, Grid, Space, SpaceOptions, Sum, Unstructured, Voronoi,
+};
 use crate::saved::{self, Numbers, Opened, Tensors};
 use crate::unbounded;
 
@@ -20,12 +22,21 @@ struct Sides {
     ranges: Vec<(f64, f64)>,
 }
 
+/// The arguments of [`Unstructured::new`]. Its centers are a tensor.
+#[derive(Serialize, Deserialize)]
+struct Balls {
+    distance: f64,
+    most: usize,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     kind: String,
     version: u32,
-    /// `None` for centroids, which are a tensor.
+    /// `None` for centroids, which are a tensor, and for balls.
     grid: Option<Sides>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    balls: Option<Balls>,
     solution_size: usize,
     measures: usize,
     learning_rate: f64,
@@ -53,20 +64,25 @@ impl Archive {
             let own = cells.iter().map(|cell| self.bars[*cell as usize]).collect::<Vec<_>>();
             tensors.insert("thresholds", Numbers::f64(&[count], &own));
         }
-        let grid = match &self.space {
-            Space::Grid(grid) => {
-                let dimensions = grid.dimensions().iter().map(|size| *size as usize).collect();
-                Some(Sides { dimensions, ranges: grid.ranges().to_vec() })
+        let (mut grid, mut balls) = (None, None);
+        match &self.space {
+            Space::Grid(own) => {
+                let dimensions = own.dimensions().iter().map(|size| *size as usize).collect();
+                grid = Some(Sides { dimensions, ranges: own.ranges().to_vec() });
             }
             Space::Voronoi(own) => {
                 tensors.insert("centroids", Numbers::f64(&[own.cells(), width], own.centroids()));
-                None
             }
-        };
+            Space::Unstructured(own) => {
+                tensors.insert("centers", Numbers::f64(&[count, width], own.centers()));
+                balls = Some(Balls { distance: own.distance(), most: own.most() });
+            }
+        }
         let manifest = Manifest {
             kind: KIND.into(),
             version: VERSION,
             grid,
+            balls,
             solution_size: self.solution_size,
             measures: width,
             learning_rate: self.learning_rate,
@@ -84,15 +100,7 @@ impl Archive {
     /// version, `NotFound` and `Io` if it cannot be read.
     pub fn load(path: &Path) -> Result<Archive> {
         let (manifest, opened): (Manifest, Opened) = saved::load(path, KIND, VERSION)?;
-        let space = match &manifest.grid {
-            Some(Sides { dimensions, ranges }) => Grid::new(dimensions, ranges).map(Space::Grid),
-            None => {
-                let cells = opened.shape("centroids")?.first().copied().unwrap_or(0);
-                let centroids = opened.f64("centroids", &[cells, manifest.measures])?;
-                Voronoi::new(manifest.measures, centroids).map(Space::Voronoi)
-            }
-        };
-        let space = space.map_err(|e| opened.corrupt(e))?;
+        let space = space(&manifest, &opened)?.map_err(|e| opened.corrupt(e))?;
         if space.measures() != manifest.measures {
             return Err(opened.corrupt("another number of measures"));
         }
@@ -131,9 +139,16 @@ impl Archive {
         if solutions.iter().any(|v| !v.is_finite()) {
             return Err(opened.corrupt("a solution that is not finite"));
         }
+        if let Space::Unstructured(own) = &self.space {
+            // One cell for each elite, in their order.
+            let is_own = cells.iter().enumerate().all(|(at, cell)| *cell as usize == at);
+            if own.centers().len() != count * width || !is_own {
+                return Err(opened.corrupt("cells that are not those of its elites"));
+            }
+        }
         let rows = measures.chunks_exact(width).zip(cells).zip(&thresholds).enumerate();
         for (at, ((row, cell), threshold)) in rows {
-            if self.space.cell(row) != *cell as usize {
+            if self.space.cell(row) != Some(*cell as usize) {
                 return Err(
                     opened.corrupt(format!("elite {at} is not in the cell of its measures"))
                 );
@@ -172,4 +187,25 @@ impl Archive {
             false => Err(opened.corrupt("a sum of objectives that is not that of its elites")),
         }
     }
+}
+
+/// The space of a file. The inner error is one of its content.
+fn space(manifest: &Manifest, opened: &Opened) -> Result<Result<Space>> {
+    let measures = manifest.measures;
+    if let Some(Sides { dimensions, ranges }) = &manifest.grid {
+        return Ok(Grid::new(dimensions, ranges).map(Space::Grid));
+    }
+    let rows = |name: &str| {
+        let rows = opened.shape(name)?.first().copied().unwrap_or(0);
+        opened.f64(name, &[rows, measures])
+    };
+    Ok(match &manifest.balls {
+        Some(Balls { distance, most }) => {
+            let centers = rows("centers")?;
+            Unstructured::new(measures, *distance, *most)
+                .and_then(|empty| empty.with(&centers))
+                .map(Space::Unstructured)
+        }
+        None => Voronoi::new(measures, rows("centroids")?).map(Space::Voronoi),
+    })
 }

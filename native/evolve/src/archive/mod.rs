@@ -3,10 +3,12 @@
 mod file;
 mod grid;
 mod novelty;
+mod prune;
 mod ranges;
 mod raster;
 mod space;
 mod sum;
+mod unstructured;
 mod voronoi;
 
 use sconce_tensor::rng::Rng;
@@ -17,6 +19,7 @@ pub use grid::Grid;
 pub use raster::Raster;
 pub use space::{Space, SpaceOptions};
 use sum::Sum;
+pub use unstructured::Unstructured;
 pub use voronoi::Voronoi;
 
 use crate::{MOST, refused, unbounded};
@@ -25,7 +28,7 @@ use crate::{MOST, refused, unbounded};
 const MOST_SIZE: usize = 1 << 26;
 /// Candidates whose cells a shard of parallel work finds.
 const SHARD: usize = 1 << 12;
-/// The slot of a cell without an elite.
+/// The slot of a cell without an elite, and the cell of measures that have none yet.
 const EMPTY: u32 = u32::MAX;
 
 /// Options of an [`Archive`].
@@ -252,7 +255,7 @@ impl Archive {
         read: impl FnOnce(&[usize]) -> Result<Vec<f32>>,
     ) -> Result<Added> {
         let cells = self.cells_of(objectives, measures)?;
-        let can_win = |at: &usize| objectives[*at] > self.bars[cells[*at] as usize];
+        let can_win = |at: &usize| objectives[*at] > self.bar(cells[*at]);
         let contenders: Vec<usize> = (0..cells.len()).filter(can_win).collect();
         let (size, solutions) = (self.solution_size, read(&contenders)?);
         check_width("solutions", solutions.len(), contenders.len(), size)?;
@@ -272,7 +275,7 @@ impl Archive {
     ) -> Result<Added> {
         let fresh = self.contenders(objectives, cells, &solution)?;
         let (count, width) = (cells.len(), self.space.measures());
-        let row = 4 * self.solution_size + 8 * width + 12;
+        let row = 4 * self.solution_size + 16 * width + 64;
         memory::room("elites", fresh.saturating_mul(row) as u64)?;
         let mut added = memory::caught(|| {
             memory::reserve(&mut self.elites.solutions, fresh * self.solution_size);
@@ -282,15 +285,20 @@ impl Archive {
             let improvements = memory::with_capacity(count);
             Ok(Added { status: memory::with_capacity(count), improvements })
         })?;
-        for (at, (objective, cell)) in objectives.iter().zip(cells).enumerate() {
-            let bar = self.bars[*cell as usize];
+        for (at, objective) in objectives.iter().enumerate() {
+            let row = &measures[at * width..][..width];
+            let number = |cell: Option<usize>| cell.map_or(EMPTY, |cell| cell as u32);
+            let known = match cells[at] {
+                EMPTY => number(self.space.cell(row)),
+                known => known,
+            };
+            let bar = self.bars.get(known as usize).copied().unwrap_or(self.open_bar());
             let is_open = bar == f64::NEG_INFINITY;
             added.improvements.push(if is_open { *objective } else { objective - bar });
-            added.status.push(match *objective > bar {
-                true => {
-                    let measures = &measures[at * width..][..width];
-                    self.store(solution(at), *objective, measures, *cell)
-                }
+            let wins = *objective > bar;
+            let cell = if wins && known == EMPTY { number(self.space.open(row)) } else { known };
+            added.status.push(match wins && cell != EMPTY {
+                true => self.store(solution(at), *objective, row, cell),
                 false => Status::NotAdded,
             });
         }
@@ -306,7 +314,7 @@ impl Archive {
         self.located(measures, "candidate")
     }
 
-    /// The cells of measures, which must be finite.
+    /// The cells of measures, which must be finite; `EMPTY` where there is none yet.
     fn located(&self, measures: &[f64], whose: &str) -> Result<Vec<u32>> {
         let width = self.space.measures();
         if let Some((at, value)) = unbounded(measures) {
@@ -316,7 +324,9 @@ impl Archive {
         let mut cells = memory::caught(|| Ok(memory::repeated(0u32, measures.len() / width)))?;
         pool::for_each_rows(&mut cells, 1, SHARD, |first, cells| {
             let rows = measures[first * width..].chunks_exact(width);
-            cells.iter_mut().zip(rows).for_each(|(cell, row)| *cell = self.space.cell(row) as u32);
+            for (cell, row) in cells.iter_mut().zip(rows) {
+                *cell = self.space.cell(row).map_or(EMPTY, |cell| cell as u32);
+            }
         });
         Ok(cells)
     }
@@ -331,16 +341,35 @@ impl Archive {
     ) -> Result<usize> {
         let mut fresh = 0;
         for (at, (objective, cell)) in objectives.iter().zip(cells).enumerate() {
-            if *objective <= self.bars[*cell as usize] {
+            if *objective <= self.bar(*cell) {
                 continue;
             }
-            fresh += usize::from(self.slots[*cell as usize] == EMPTY);
+            fresh += usize::from(self.slot(*cell).is_none());
             if let Some(value) = solution(at).iter().find(|v| !v.is_finite()) {
                 let what = format!("the solution of candidate {at}");
                 return Err(Error::NonFinite { what, value: f64::from(*value) });
             }
         }
         Ok(fresh.min(self.space.cells() - self.elites.cells.len()))
+    }
+
+    /// The threshold of a cell. A candidate without one makes its cell while there is room.
+    fn bar(&self, cell: u32) -> f64 {
+        match self.bars.get(cell as usize) {
+            Some(bar) => *bar,
+            None if self.space.is_full() => f64::INFINITY,
+            None => self.open_bar(),
+        }
+    }
+
+    /// The threshold of an empty cell.
+    fn open_bar(&self) -> f64 {
+        self.threshold_min.unwrap_or(f64::NEG_INFINITY)
+    }
+
+    /// The position of the elite of a cell.
+    fn slot(&self, cell: u32) -> Option<u32> {
+        self.slots.get(cell as usize).copied().filter(|slot| *slot != EMPTY)
     }
 
     fn store(&mut self, solution: &[f32], objective: f64, measures: &[f64], cell: u32) -> Status {
@@ -394,47 +423,10 @@ impl Archive {
             let (own, given) = (self.solution_size, other.solution_size);
             return Err(Error::mismatch("numbers of a solution", own, given));
         }
-        match self.space == other.space {
+        match self.space.is_like(&other.space) {
             true => Ok(()),
             false => Err(Error::mismatch("cells of the other archive", "the same", "others")),
         }
-    }
-
-    /// Removes the elites with the lowest objectives: this share of them, rounded down. Of equal ones the last in the order
-    /// of cells' first elites go first. Their cells are as if they had never been filled. Returns how many were removed.
-    ///
-    /// # Errors
-    /// `OutOfRange` for a share outside 0..=1.
-    pub fn prune(&mut self, share: f64) -> Result<usize> {
-        if !(0.0..=1.0).contains(&share) {
-            return Err(Error::out_of_range("share", share, 0.0, 1.0));
-        }
-        let old = std::mem::take(&mut self.elites);
-        let count = old.cells.len();
-        let removed = (share * count as f64).floor() as usize;
-        let mut order: Vec<usize> = (0..count).collect();
-        order.sort_by(|a, b| old.objectives[*b].total_cmp(&old.objectives[*a]).then(a.cmp(b)));
-        let mut stays = order[..count - removed].to_vec();
-        stays.sort_unstable();
-        for cell in order[count - removed..].iter().map(|at| old.cells[*at] as usize) {
-            self.slots[cell] = EMPTY;
-            self.bars[cell] = self.threshold_min.unwrap_or(f64::NEG_INFINITY);
-        }
-        let (size, width) = (self.solution_size, self.space.measures());
-        self.sum = Sum::default();
-        for (slot, at) in stays.into_iter().enumerate() {
-            let elites = &mut self.elites;
-            elites.solutions.extend_from_slice(&old.solutions[at * size..][..size]);
-            elites.measures.extend_from_slice(&old.measures[at * width..][..width]);
-            elites.objectives.push(old.objectives[at]);
-            elites.cells.push(old.cells[at]);
-            self.slots[old.cells[at] as usize] = slot as u32;
-            self.sum.add(old.objectives[at]);
-        }
-        if removed == count {
-            self.best = None;
-        }
-        Ok(removed)
     }
 
     /// Positions of elites that are drawn uniformly, with replacement.
@@ -473,9 +465,8 @@ impl Archive {
     /// `Mismatch` for another width, `NonFinite` for measures that are not finite.
     pub fn retrieve(&self, measures: &[f64]) -> Result<Vec<Option<usize>>> {
         self.check_rows(measures)?;
-        let slot = |cell: u32| Some(self.slots[cell as usize]).filter(|slot| *slot != EMPTY);
         let cells = self.located(measures, "row")?;
-        Ok(cells.into_iter().map(|cell| slot(cell).map(|slot| slot as usize)).collect())
+        Ok(cells.into_iter().map(|cell| self.slot(cell).map(|slot| slot as usize)).collect())
     }
 
     fn check_rows(&self, measures: &[f64]) -> Result<()> {

@@ -4,6 +4,7 @@ use sconce_tensor::{Error, Result};
 use serde::Deserialize;
 
 use super::grid::Grid;
+use super::unstructured::Unstructured;
 use super::voronoi::Voronoi;
 
 /// A division of all measures into cells.
@@ -13,6 +14,8 @@ pub enum Space {
     Grid(Grid),
     /// Cells of the points that are nearest to a centroid.
     Voronoi(Voronoi),
+    /// Cells that are made where candidates land.
+    Unstructured(Unstructured),
 }
 
 /// The description of a [`Space`].
@@ -39,6 +42,15 @@ pub enum SpaceOptions {
     },
     /// [`Voronoi::new`].
     Centroids(Vec<Vec<f64>>),
+    /// [`Unstructured::new`].
+    Unstructured {
+        /// Number of measures.
+        measures: usize,
+        /// The radius of a cell.
+        distance: f64,
+        /// Most cells.
+        cells: usize,
+    },
 }
 
 impl Space {
@@ -61,14 +73,18 @@ impl Space {
                 }
                 Voronoi::new(measures, centroids.concat()).map(Space::Voronoi)
             }
+            SpaceOptions::Unstructured { measures, distance, cells } => {
+                Unstructured::new(*measures, *distance, *cells).map(Space::Unstructured)
+            }
         }
     }
 
-    /// Number of cells.
+    /// Number of cells, those that can still be made included.
     pub fn cells(&self) -> usize {
         match self {
             Space::Grid(grid) => grid.cells(),
             Space::Voronoi(voronoi) => voronoi.cells(),
+            Space::Unstructured(own) => own.most(),
         }
     }
 
@@ -77,15 +93,41 @@ impl Space {
         match self {
             Space::Grid(grid) => grid.dimensions().len(),
             Space::Voronoi(voronoi) => voronoi.measures(),
+            Space::Unstructured(own) => own.measures(),
         }
     }
 
-    /// The cell of measures.
+    /// The cell of measures; `None` if it has not been made yet.
     #[inline]
-    pub fn cell(&self, measures: &[f64]) -> usize {
+    pub fn cell(&self, measures: &[f64]) -> Option<usize> {
         match self {
-            Space::Grid(grid) => grid.cell(measures),
-            Space::Voronoi(voronoi) => voronoi.cell(measures),
+            Space::Grid(grid) => Some(grid.cell(measures)),
+            Space::Voronoi(voronoi) => Some(voronoi.cell(measures)),
+            Space::Unstructured(own) => own.cell(measures),
+        }
+    }
+
+    /// Whether elites of one can be offered to an archive of the other as they are.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Space::Unstructured(own), Space::Unstructured(other)) => own.is_like(other),
+            _ => self == other,
+        }
+    }
+
+    /// Whether no cell can be made.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Space::Unstructured(own) => own.is_full(),
+            _ => true,
+        }
+    }
+
+    /// Makes the cell of measures that have none, if there is room.
+    pub(super) fn open(&mut self, measures: &[f64]) -> Option<usize> {
+        match self {
+            Space::Unstructured(own) => own.open(measures),
+            _ => None,
         }
     }
 }
