@@ -5,6 +5,8 @@
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// The low half of a word of 64 bits.
+const LOW: u64 = 0xFFFF_FFFF;
 
 /// Ten rounds over a 128-bit counter with a 64-bit key.
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -74,24 +76,27 @@ impl Rng {
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // one lane of all words at a time
     pub fn blocks_at<const N: usize>(&self, index: [u64; N], step: [u64; N]) -> [[u32; N]; 4] {
-        let mut words = [[0; N]; 4];
+        // Lanes of 64 bits, of which the low half counts: a product of two such halves is one instruction of x86, and
+        // stays where it is.
+        let mut wide = [[0u64; N]; 4];
         for i in 0..N {
-            (words[0][i], words[1][i]) = (index[i] as u32, (index[i] >> 32) as u32);
-            (words[2][i], words[3][i]) = (step[i] as u32, (step[i] >> 32) as u32);
+            (wide[0][i], wide[1][i]) = (index[i], index[i] >> 32);
+            (wide[2][i], wide[3][i]) = (step[i], step[i] >> 32);
         }
         let mut key = self.key;
         for _ in 0..10 {
+            let [first, second] = key.map(u64::from);
             for i in 0..N {
-                let a = u64::from(MULTIPLIERS[0]) * u64::from(words[0][i]);
-                let b = u64::from(MULTIPLIERS[1]) * u64::from(words[2][i]);
-                words[0][i] = (b >> 32) as u32 ^ words[1][i] ^ key[0];
-                words[1][i] = b as u32;
-                words[2][i] = (a >> 32) as u32 ^ words[3][i] ^ key[1];
-                words[3][i] = a as u32;
+                let a = u64::from(MULTIPLIERS[0]) * (wide[0][i] & LOW);
+                let b = u64::from(MULTIPLIERS[1]) * (wide[2][i] & LOW);
+                wide[0][i] = (b >> 32) ^ wide[1][i] ^ first;
+                wide[1][i] = b;
+                wide[2][i] = (a >> 32) ^ wide[3][i] ^ second;
+                wide[3][i] = a;
             }
             key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
         }
-        words
+        wide.map(|wide| wide.map(|word| word as u32))
     }
 
     /// The word at `index`: uniform over all 32-bit numbers.
