@@ -69,9 +69,18 @@ dispatch! {
     }
 }
 
-/// Fills `out` with standard normal numbers of a stream, from number `first`, a multiple of [`GROUP`].
+/// Fills `out` with standard normal numbers of a stream, from number `first`.
 pub(crate) fn normals(rng: &Rng, first: u64, out: &mut [f32]) {
-    fill(rng, first / GROUP as u64, out);
+    const WIDE: u64 = GROUP as u64;
+    let (group, before) = (first / WIDE, (first % WIDE) as usize);
+    if before == 0 {
+        return fill(rng, group, out);
+    }
+    let mut whole = [0.0; GROUP];
+    fill(rng, group, &mut whole);
+    let (head, rest) = out.split_at_mut(out.len().min(GROUP - before));
+    head.copy_from_slice(&whole[before..][..head.len()]);
+    fill(rng, group + 1, rest);
 }
 
 /// Standard normal numbers of a stream in parallel, from its first one.
@@ -124,8 +133,13 @@ mod tests {
     fn a_part_of_a_stream_equals_the_whole() {
         let rng = Rng::new(7, "test", 1);
         let whole = wide_normals(&rng, 10_000);
-        let mut part = vec![0.0; 100];
-        normals(&rng, 96 * GROUP as u64, &mut part);
-        assert!(part.iter().zip(&whole[96 * GROUP..]).all(|(a, b)| f64::from(*a) == *b));
+        for (first, count) in
+            [(96 * GROUP, 100), (0, 3), (5, 3), (31, 1), (31, 200), (70, 64), (33, 0)]
+        {
+            let mut part = vec![0.0; count];
+            normals(&rng, first as u64, &mut part);
+            let same = part.iter().zip(&whole[first..]).all(|(a, b)| f64::from(*a) == *b);
+            assert!(same, "{first} {count}");
+        }
     }
 }

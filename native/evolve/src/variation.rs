@@ -3,14 +3,14 @@
 use std::ops::{Add, Mul, Sub};
 
 use sconce_tensor::rng::{Rng, unit};
-use sconce_tensor::{Error, Result, memory, pool};
+use sconce_tensor::{Error, Result, dispatch, memory, pool};
 use serde::Deserialize;
 
 use crate::archive::Archive;
-use crate::noise::{GROUP, normals};
+use crate::noise::normals;
 
-/// Children that a shard of parallel work makes; with a multiple of [`GROUP`] each shard begins at a group.
-const SHARD: usize = 2 * GROUP;
+/// Children that a shard of parallel work makes.
+const SHARD: usize = 16;
 
 /// The crossover, the size of the noise, and bounds of the numbers of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -103,64 +103,54 @@ impl Variation {
 }
 
 impl Children {
-    /// Writes the children from `first` on, a multiple of [`GROUP`], to rows. `read(at, row)` copies a parent.
-    #[inline(always)]
-    pub(crate) fn fill(
+    /// Writes the children from `first` on to rows. `parent(at)` is the solution of a parent.
+    pub(crate) fn fill<'s>(
         &self,
         first: usize,
         pairs: &Pairs<'_>,
-        read: impl Fn(usize, &mut [f32]),
+        parent: impl Fn(usize) -> &'s [f32],
         rows: &mut [f32],
     ) {
         let size = self.size;
         let mut numbers = memory::zeros(rows.len() / size * (size + 1));
         normals(&self.noise, (first * (size + 1)) as u64, &mut numbers);
-        let mut second = memory::zeros(size);
-        let mut words = [0; 4];
         let rows = rows.chunks_exact_mut(size).zip(numbers.chunks_exact(size + 1));
         for (i, (child, numbers)) in rows.enumerate() {
             let at = first + i;
             let pair = match pairs {
                 Pairs::Of(count) => {
                     // A block has the words of two children.
-                    if i % 2 == 0 {
-                        words = self.parents.block(at as u64 / 2);
-                    }
-                    [words[i % 2 * 2], words[i % 2 * 2 + 1]]
+                    let words = self.parents.block(at as u64 / 2);
+                    [words[at % 2 * 2], words[at % 2 * 2 + 1]]
                         .map(|word| ((u64::from(word) * *count as u64) >> 32) as usize)
                 }
                 Pairs::Given(pairs) => [pairs[2 * at] as usize, pairs[2 * at + 1] as usize],
             };
-            read(pair[0], child);
-            read(pair[1], &mut second);
-            self.cross(at, child, &second, numbers);
+            self.cross(at, [parent(pair[0]), parent(pair[1])], numbers, child);
         }
     }
 
-    /// Turns the first parent in `child` into a child.
-    #[inline(always)]
-    fn cross(&self, at: usize, child: &mut [f32], second: &[f32], numbers: &[f32]) {
+    /// Writes the child of two parents.
+    fn cross(&self, at: usize, [first, second]: [&[f32]; 2], numbers: &[f32], child: &mut [f32]) {
         let (size, sigma) = (self.size, self.variation.iso_sigma);
         let (noise, line) = (&numbers[..size], numbers[size]);
-        let step = match self.variation.crossover {
-            Crossover::Line(share) => share * line,
-            Crossover::Sbx(index) => {
-                self.sbx(at, index, child, second);
-                0.0
-            }
+        let bounds = self.variation.bounds.unwrap_or((f32::MIN, f32::MAX));
+        if let Crossover::Line(share) = self.variation.crossover {
+            return step(child, first, second, noise, &Steps { sigma, line: share * line, bounds });
+        }
+        child.copy_from_slice(first);
+        match self.variation.crossover {
+            Crossover::Line(_) => {}
+            Crossover::Sbx(index) => self.sbx(at, index, child, second),
             Crossover::Uniform(rate) => {
                 self.each(at, child, second, |u, a, b| if u < rate { b } else { a });
-                0.0
             }
             Crossover::Holographic => {
                 superpose(self.crossover.uniform(at as u64), child, second);
-                0.0
             }
-        };
-        let (low, high) = self.variation.bounds.unwrap_or((f32::MIN, f32::MAX));
-        for ((child, second), noise) in child.iter_mut().zip(second).zip(noise) {
-            let moved = *child + sigma * *noise + step * (*second - *child);
-            *child = moved.clamp(low, high);
+        }
+        for (child, noise) in child.iter_mut().zip(noise) {
+            *child = (*child + sigma * noise).clamp(bounds.0, bounds.1);
         }
     }
 
@@ -193,6 +183,25 @@ impl Children {
     }
 }
 
+/// The lengths of both steps of a child, and its bounds.
+struct Steps {
+    sigma: f32,
+    line: f32,
+    bounds: (f32, f32),
+}
+
+dispatch! {
+    /// Writes the first parent with noise, moved along the line to the second one.
+    fn step(child: &mut [f32], first: &[f32], second: &[f32], noise: &[f32], steps: &Steps) {
+        let Steps { sigma, line, bounds: (low, high) } = *steps;
+        for (((child, first), second), noise) in child.iter_mut().zip(first).zip(second).zip(noise) {
+            // Rounded after each operation on all CPUs.
+            let moved = first + sigma * noise + line * (second - first);
+            *child = moved.clamp(low, high);
+        }
+    }
+}
+
 /// Writes `share a + (1 - share) b`, scaled to the mean of both norms, to `a`.
 fn superpose(share: f32, a: &mut [f32], b: &[f32]) {
     let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
@@ -210,8 +219,8 @@ impl Archive {
     /// the generation.
     ///
     /// # Errors
-    /// `NotFound` for an empty archive, `OutOfRange` for sigmas and bounds that are not finite, `OutOfMemory` for too
-    /// many children.
+    /// `NotFound` for an empty archive, `OutOfRange` for sigmas that are not finite, `Mismatch` for bounds in the wrong
+    /// order, `OutOfMemory` for too many children.
     pub fn vary(
         &self,
         variation: &Variation,
@@ -224,10 +233,9 @@ impl Archive {
         memory::room("children", bytes as u64)?;
         let mut children = memory::caught(|| Ok(memory::zeros(count * size)))?;
         let solutions = &self.elites().solutions;
-        let read =
-            |at: usize, row: &mut [f32]| row.copy_from_slice(&solutions[at * size..][..size]);
+        let parent = |at: usize| &solutions[at * size..][..size];
         pool::for_each_rows(&mut children, size, SHARD, |at, rows| {
-            made.fill(at, &pairs, read, rows)
+            made.fill(at, &pairs, parent, rows)
         });
         Ok(children)
     }

@@ -127,12 +127,8 @@ impl Population {
         }
         memory::room("solutions", at.len().saturating_mul(size).saturating_mul(4) as u64)?;
         let mut solutions = memory::caught(|| Ok(memory::zeros(at.len() * size)))?;
-        let (mut block, mut present) = (memory::zeros(LANES * size), None);
         for (row, at) in solutions.chunks_exact_mut(size).zip(at) {
-            if present.replace(at / LANES) != Some(at / LANES) {
-                self.stored.read(&self.network, at / LANES, &mut block);
-            }
-            row.copy_from_slice(&block[at % LANES * size..][..size]);
+            self.stored.read(&self.network, *at, row);
         }
         Ok(solutions)
     }
@@ -146,8 +142,8 @@ impl Population {
         memory::room("solutions", (self.count * size * size_of::<f32>()) as u64)?;
         let mut solutions = memory::caught(|| Ok(memory::zeros(self.count * size)))?;
         pool::for_each_rows(&mut solutions, size, SHARD, |first, rows| {
-            for (block, rows) in rows.chunks_mut(LANES * size).enumerate() {
-                self.stored.read(&self.network, first / LANES + block, rows);
+            for (at, row) in rows.chunks_exact_mut(size).enumerate() {
+                self.stored.read(&self.network, first + at, row);
             }
         });
         Ok(solutions)
@@ -172,11 +168,15 @@ impl Population {
             });
             return Ok(());
         }
-        let mut block = memory::zeros(LANES * size);
-        for (row, solution) in solutions.chunks_exact(size).enumerate() {
-            let (at, lane) = ((first + row) / LANES, (first + row) % LANES);
-            self.stored.read(&self.network, at, &mut block);
-            block[lane * size..][..size].copy_from_slice(solution);
+        let (mut block, end) = (memory::zeros(LANES * size), first + rows);
+        for at in first / LANES..end.div_ceil(LANES) {
+            for (lane, row) in block.chunks_exact_mut(size).enumerate() {
+                let own = at * LANES + lane;
+                match (first..end).contains(&own) {
+                    true => row.copy_from_slice(&solutions[(own - first) * size..][..size]),
+                    false => self.stored.read(&self.network, own, row),
+                }
+            }
             self.stored.write(&self.network, at, &block);
         }
         Ok(())
@@ -186,7 +186,8 @@ impl Population {
     /// `[count, inputs]`.
     ///
     /// # Errors
-    /// `Mismatch` for another width, `NonFinite` for a number that is not finite.
+    /// `Mismatch` for another width, `NonFinite` for a number that is not finite: of an observation, or of a logit, which
+    /// names its individual.
     pub fn forward(&self, observations: &[f32]) -> Result<Vec<f32>> {
         let (inputs, outputs) = (self.network.inputs(), self.network.outputs());
         let is_shared = observations.len() == inputs;
@@ -214,7 +215,13 @@ impl Population {
                 scatter(&units[self.network.logits.clone()], rows);
             }
         });
-        Ok(logits)
+        match logits.iter().position(|v| !v.is_finite()) {
+            None => Ok(logits),
+            Some(at) => {
+                let what = format!("a logit of individual {}", at / outputs);
+                Err(Error::NonFinite { what, value: logits[at].into() })
+            }
+        }
     }
 
     /// Replaces all individuals by children of pairs of them: of `pairs [count, 2]`, or of pairs that are drawn
@@ -232,8 +239,8 @@ impl Population {
         let pairs = self.pairs(pairs, count)?;
         let children = variation.children(size, stream)?;
         let parents = self.solutions()?;
-        let read = |at: usize, row: &mut [f32]| row.copy_from_slice(&parents[at * size..][..size]);
-        let fill = |first: usize, rows: &mut [f32]| children.fill(first, &pairs, read, rows);
+        let parent = |at: usize| &parents[at * size..][..size];
+        let fill = |first: usize, rows: &mut [f32]| children.fill(first, &pairs, parent, rows);
         self.stored.fill(&self.network, count, fill);
         Ok(())
     }
@@ -272,11 +279,10 @@ impl Population {
         }
         let elites = archive.filled()?;
         let (pairs, solutions) = (self.pairs(pairs, elites)?, &archive.elites().solutions);
-        let read =
-            |at: usize, row: &mut [f32]| row.copy_from_slice(&solutions[at * size..][..size]);
+        let parent = |at: usize| &solutions[at * size..][..size];
         let children = variation.children(size, stream)?;
         self.stored.fill(&self.network, self.count, |first, rows| {
-            children.fill(first, &pairs, read, rows);
+            children.fill(first, &pairs, parent, rows);
         });
         Ok(())
     }

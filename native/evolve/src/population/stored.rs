@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::kernel::{Cell, Dense, Lanes, apply};
 use super::network::{Layer, Network};
-use crate::noise::GROUP;
 
-/// Individuals of a shard of parallel work: whole blocks, and whole groups of random numbers.
-pub(super) const SHARD: usize = 2 * GROUP;
+/// Individuals of a shard of parallel work, whole blocks.
+pub(super) const SHARD: usize = 4 * LANES;
 /// Blocks of a shard.
 const BLOCKS: usize = SHARD / LANES;
 
@@ -90,9 +89,9 @@ impl Stored {
         }
     }
 
-    /// Reads the first individuals of a block into solutions, at most [`LANES`].
-    pub(super) fn read(&self, network: &Network, block: usize, solutions: &mut [f32]) {
-        with!(self, cells => cells.read(network, block, solutions));
+    /// Reads the solution of an individual.
+    pub(super) fn read(&self, network: &Network, at: usize, solution: &mut [f32]) {
+        with!(self, cells => cells.read(network, at, solution));
     }
 
     /// Computes the activations of a block. `units` begin with the observations.
@@ -111,7 +110,7 @@ impl Stored {
         with!(self, cells => cells.fill(network, count, fill));
     }
 
-    /// Writes solutions to the first individuals of a block. The others become zeros.
+    /// Writes the solutions of a block, `[LANES, size]`.
     pub(super) fn write(&mut self, network: &Network, block: usize, solutions: &[f32]) {
         with!(self, cells => cells.part(network, block).write(network, solutions));
     }
@@ -165,25 +164,20 @@ impl<C: Cell> Cells<C> {
         }
     }
 
-    fn read(&self, network: &Network, block: usize, solutions: &mut [f32]) {
-        let size = network.size();
+    fn read(&self, network: &Network, at: usize, solution: &mut [f32]) {
+        let (block, lane) = (at / LANES, at % LANES);
         for layer in &network.layers {
             let (dense, place, inputs) =
                 (self.layer(network, block, layer), layer.place(), layer.inputs());
-            for (row, cells) in dense.weights.chunks_exact(inputs).enumerate() {
-                let scale = dense.scales.get(row).copied().unwrap_or([1.0; LANES]);
-                for (at, cell) in cells.iter().enumerate() {
-                    let weights = cell.wide();
-                    for (lane, solution) in solutions.chunks_exact_mut(size).enumerate() {
-                        solution[place.start + row * inputs + at] = weights[lane] * scale[lane];
-                    }
+            let (weights, rest) = solution[place.start..].split_at_mut(place.len());
+            let rows = weights.chunks_exact_mut(inputs).zip(dense.weights.chunks_exact(inputs));
+            for (row, (own, cells)) in rows.enumerate() {
+                let scale = dense.scales.get(row).map_or(1.0, |scale| scale[lane]);
+                for (own, cell) in own.iter_mut().zip(cells) {
+                    *own = cell.wide()[lane] * scale;
                 }
             }
-            for (at, bias) in dense.biases.iter().enumerate() {
-                for (lane, solution) in solutions.chunks_exact_mut(size).enumerate() {
-                    solution[place.end + at] = bias[lane];
-                }
-            }
+            rest.iter_mut().zip(dense.biases).for_each(|(own, bias)| *own = bias[lane]);
         }
     }
 
@@ -205,11 +199,15 @@ impl<C: Cell> Cells<C> {
                 Part { weights, biases, scales }
             });
         pool::hand_out(parts.collect(), |at, mut part| {
-            let first = at * SHARD;
-            let mut solutions = memory::zeros(SHARD.min(count - first) * size);
-            fill(first, &mut solutions);
-            for (block, solutions) in solutions.chunks(LANES * size).enumerate() {
-                part.block(network, block).write(network, solutions);
+            let end = count.min((at + 1) * SHARD);
+            // A block at a time stays in the cache.
+            let mut solutions = memory::zeros(LANES * size);
+            for (block, first) in (at * SHARD..end).step_by(LANES).enumerate() {
+                let rows = &mut solutions[..LANES.min(end - first) * size];
+                fill(first, rows);
+                let used = rows.len();
+                solutions[used..].fill(0.0);
+                part.block(network, block).write(network, &solutions);
             }
         });
     }
@@ -226,25 +224,19 @@ impl<C: Cell> Part<'_, C> {
         }
     }
 
-    /// Writes solutions to the first lanes. The others become zeros.
+    /// Writes the solutions of a block, `[LANES, size]`.
     fn write(&mut self, network: &Network, solutions: &[f32]) {
         let size = network.size();
-        let rows: [&[f32]; LANES] = std::array::from_fn(|lane| {
-            solutions.get(lane * size..(lane + 1) * size).unwrap_or(&[])
-        });
-        let number = |at: usize| rows.map(|row| row.get(at).copied().unwrap_or(0.0));
+        let rows: [&[f32]; LANES] = std::array::from_fn(|lane| &solutions[lane * size..][..size]);
         for layer in &network.layers {
             let (place, inputs) = (layer.place(), layer.inputs());
             let cells = self.weights[layer.weights..][..place.len()].chunks_exact_mut(inputs);
             for (row, cells) in cells.enumerate() {
                 let first = place.start + row * inputs;
+                let own = rows.map(|row| &row[first..][..inputs]);
                 let mut factor = [1.0; LANES];
                 if C::SCALED {
-                    let mut largest = [0.0f32; LANES];
-                    for at in first..first + inputs {
-                        let own = number(at);
-                        (0..LANES).for_each(|i| largest[i] = largest[i].max(own[i].abs()));
-                    }
+                    let largest = own.map(|row| row.iter().fold(0.0f32, |all, v| all.max(v.abs())));
                     // The inverse of a smaller scale could be infinite. Such a row becomes 0.
                     let scale = largest.map(|largest| {
                         let scale = largest / 127.0;
@@ -253,13 +245,15 @@ impl<C: Cell> Part<'_, C> {
                     factor = scale.map(|scale| if scale > 0.0 { 1.0 / scale } else { 0.0 });
                     self.scales[layer.biases + row] = scale;
                 }
-                for (at, cell) in cells.iter_mut().enumerate() {
-                    let own = number(first + at);
-                    *cell = C::of(std::array::from_fn(|i| own[i] * factor[i]));
+                for (at, cell) in cells[..inputs].iter_mut().enumerate() {
+                    *cell = C::of(std::array::from_fn(|i| own[i][at] * factor[i]));
                 }
             }
             let biases = &mut self.biases[layer.biases..][..layer.outputs()];
-            biases.iter_mut().enumerate().for_each(|(at, bias)| *bias = number(place.end + at));
+            biases
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, bias)| *bias = rows.map(|row| row[place.end + at]));
         }
     }
 }
