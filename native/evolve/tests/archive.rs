@@ -190,6 +190,9 @@ proptest! {
             };
             prop_assert_eq!(added.status[at], status, "{}", at);
         }
+        // Also where no cell can be made, so that emitters prefer what can be stored.
+        let lost = added.status.iter().zip(&added.improvements);
+        prop_assert!(lost.clone().all(|(status, gain)| status.is_added() || *gain <= 0.0));
         prop_assert_eq!(&archive.elites().objectives, &bars);
         prop_assert_eq!(archive.stats().coverage, centers.len() as f64 / cells as f64);
     }

@@ -120,7 +120,13 @@ fn a_policy_becomes_a_solution_and_comes_back() {
         assert_eq!(population.read(&[19]).unwrap(), solution);
         let other = numbers(1, solution.len());
         population.write(17, &other).unwrap();
-        assert_eq!(population.read(&[17, 16]).unwrap(), [other, solution].concat());
+        assert_eq!(population.read(&[17, 16]).unwrap(), [&other[..], &solution].concat());
+        // Over the end of a block.
+        let rows = numbers(2, 9 * solution.len());
+        population.write(10, &rows).unwrap();
+        let all = population.read(&(9..20).collect::<Vec<_>>()).unwrap();
+        assert_eq!(all, [&solution[..], &rows, &solution].concat());
+        assert_eq!(population.solutions().unwrap()[9 * solution.len()..], all);
     }
 }
 
@@ -377,6 +383,10 @@ fn invalid_input_is_named_and_changes_nothing() {
         "numbers of observations: expected 4, or 4 for each of 20, got 5"
     );
     assert_eq!(own.forward(&[f32::NAN; 4]).map_err(|e| e.kind()), Err(Kind::NonFinite));
+    let mut huge = own.clone();
+    huge.write(7, &vec![1e30; size]).unwrap();
+    let said = message(huge.forward(&[1e30; 4]));
+    assert!(said.starts_with("a logit of individual 7 is not finite"), "{said}");
     let variation = Variation { iso_sigma: -1.0, crossover: Crossover::Line(0.0), bounds: None };
     assert!(message(own.vary(&variation, None, (0, 0))).starts_with("iso_sigma: -1 is outside"));
     let variation = Variation { iso_sigma: 0.0, crossover: Crossover::Uniform(1.5), bounds: None };

@@ -8,7 +8,7 @@ use sconce_evolve::{
     StrategyOptions, Variation,
 };
 use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, MlpActivation, MlpConfig, Spec};
-use sconce_tensor::{Kind, pool};
+use sconce_tensor::{Error, Kind, pool};
 
 fn policies(env: &str, hidden: usize) -> Spec {
     let env = spec(&EnvOptions { env: env.into(), ..EnvOptions::default() }).unwrap();
@@ -229,6 +229,29 @@ fn a_state_is_whole_or_the_one_before_stays() {
 }
 
 #[test]
+fn one_search_at_a_time_uses_a_folder() {
+    let spec = policies("cart_pole", 4);
+    let mut own = archive(Network::of(&spec).unwrap().size(), 1.0, None);
+    let episodes = episodes("cart_pole", 1, &CART);
+    let mut search = Search::new(&spec, &options(elites(), 50), &episodes, Some(&own)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let held = Search::lock(folder.path()).unwrap();
+    let kind = |result: Result<(), Error>| result.map_err(|e| e.kind()).err();
+    assert_eq!(kind(search.save(folder.path(), Some(&own))), Some(Kind::Busy));
+    let run = RunOptions { generations: 2, save_seconds: 0.0 };
+    let mut execute = || search.execute(Some(&mut own), folder.path(), &run, |_| {}, || false);
+    assert_eq!(kind(execute().map(drop)), Some(Kind::Busy));
+    drop(held);
+    assert_eq!(kind(execute().map(drop)), None);
+    // The state of a newer version is not overwritten.
+    let index = folder.path().join("search.json");
+    let newer = std::fs::read_to_string(&index).unwrap().replace("\"version\":1", "\"version\":2");
+    std::fs::write(&index, &newer).unwrap();
+    assert_eq!(kind(search.save(folder.path(), Some(&own))), Some(Kind::Mismatch));
+    assert_eq!(std::fs::read_to_string(&index).unwrap(), newer);
+}
+
+#[test]
 fn a_stop_ends_a_search_between_generations() {
     let spec = policies("cart_pole", 4);
     let source = strategy(Method::Snes, 20, 0.5);
@@ -270,6 +293,21 @@ fn invalid_searches_are_named() {
     let wanted = "batch: expected a multiple of 3 emitters, got 100";
     assert_eq!(said(&emitters(3), &with, Some(&made)), wanted);
     assert_eq!(said(&emitters(0), &with, Some(&made)), "emitters (count): 0 is outside 1..1024");
+    let wide = Variation { iso_sigma: 0.1, crossover: Crossover::Uniform(2.0), bounds: None };
+    let selection = Selection::Tournament { size: 0, novelty: 0.0, nearest: 1 };
+    for (source, name) in [
+        (Source::Elites { variation: wide, selection: Selection::Uniform }, "crossover (uniform)"),
+        (
+            Source::Elites {
+                variation: Variation { crossover: Crossover::Holographic, ..wide },
+                selection,
+            },
+            "tournament size",
+        ),
+    ] {
+        let said = said(&options(source, 100), &with, Some(&made));
+        assert!(said.starts_with(name), "{said}");
+    }
     let folder = tempfile::tempdir().unwrap();
     let mut search = Search::new(&spec, &own, &with, Some(&made)).unwrap();
     assert_eq!(search.resume(folder.path()).map_err(|e| e.kind()), Err(Kind::NotFound));

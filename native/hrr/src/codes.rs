@@ -25,8 +25,8 @@ dispatch! {
         for v in row {
             largest = largest.max(v.abs());
         }
-        // The reciprocal of a subnormal number is infinite.
-        let scale = if largest >= f32::MIN_POSITIVE { TOP / largest } else { 0.0 };
+        // The scale of a tiny number is infinite.
+        let scale = if TOP / largest < f32::INFINITY { TOP / largest } else { 0.0 };
         let mut square = 0u64;
         for (row, codes) in row.chunks(PART).zip(codes.chunks_mut(PART)) {
             let mut part = 0i32;

@@ -71,7 +71,8 @@ impl Pairs<'_> {
                 tile::dots(block, out);
                 for (row, own) in out.chunks_exact_mut(count).zip(&own[query]) {
                     for (dot, other) in row.iter_mut().zip(&others[item.clone()]) {
-                        *dot *= inverse(*own) * inverse(*other);
+                        // Two products: that of both inverses may be infinite.
+                        *dot = *dot * inverse(*own) * inverse(*other);
                     }
                 }
             }

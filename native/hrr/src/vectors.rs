@@ -319,5 +319,5 @@ impl Vectors {
 
 /// The factor that makes a length 1. That of a vector of zeros is 0.
 pub(crate) fn inverse(norm: f32) -> f32 {
-    if norm > 0.0 { 1.0 / norm } else { 0.0 }
+    if norm >= f32::MIN_POSITIVE { 1.0 / norm } else { 0.0 }
 }

@@ -101,6 +101,19 @@ proptest! {
     }
 
     #[test]
+    fn tiny_vectors_have_cosines(d in dimension(), power in -44i32..-18, seed in 0u64..1000) {
+        // Their lengths are finite where products of both lengths, or their inverses, are not.
+        let scale = 10f32.powi(power);
+        let tiny = |seed| Vectors::new(d, numbers(&gaussian(3, d, seed)).iter().map(|v| v * scale).collect()).unwrap();
+        let (queries, items) = (tiny(seed), tiny(seed + 1));
+        let codes = Codes::of(&items).unwrap();
+        for items in [Items::Numbers(&items), Items::Codes(&codes)] {
+            let cosines = queries.similarity(items).unwrap();
+            prop_assert!(cosines.iter().all(|cosine| (-1.0..=1.0).contains(cosine)), "{:?}", cosines);
+        }
+    }
+
+    #[test]
     fn the_error_of_8_bits_is_within_its_bound(d in dimension(), seed in 0u64..1000) {
         // A code differs from its number by at most half a step, so a vector by at most half a step times sqrt(d).
         let error = |numbers: &[f32]| {

@@ -82,7 +82,8 @@ impl Status {
 pub struct Added {
     /// Fate of each candidate.
     pub status: Vec<Status>,
-    /// Objective minus threshold of each candidate at its turn. In an empty cell without a threshold it is the objective.
+    /// Objective minus threshold of each candidate at its turn. In an empty cell without a threshold it is the objective,
+    /// and where a full archive has no cell it is minus [`MOST`].
     pub improvements: Vec<f64>,
 }
 
@@ -293,9 +294,12 @@ impl Archive {
                 known => known,
             };
             let bar = self.bars.get(known as usize).copied().unwrap_or(self.open_bar());
-            let is_open = bar == f64::NEG_INFINITY;
-            added.improvements.push(if is_open { *objective } else { objective - bar });
             let wins = *objective > bar;
+            added.improvements.push(match bar {
+                _ if known == EMPTY && self.space.is_full() => -MOST,
+                f64::NEG_INFINITY => *objective,
+                bar => objective - bar,
+            });
             let cell = if wins && known == EMPTY { number(self.space.open(row)) } else { known };
             added.status.push(match wins && cell != EMPTY {
                 true => self.store(solution(at), *objective, row, cell),

@@ -28,7 +28,7 @@ use order::{Ends, Sorter};
 use species::{Groups, Scratch, apportion};
 pub use species::{Species, assign_species};
 
-/// Fewest members of a species whose best ones stay unchanged; the best genome of all always stays.
+/// Fewest members of a species whose best ones stay unchanged; the best genome of all stays too, unless elitism is 0.
 const ELITE_SPECIES: usize = 5;
 
 /// The fitness of the last finished generation.

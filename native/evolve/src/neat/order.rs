@@ -80,11 +80,16 @@ impl Sorter {
     /// A node on a cycle, by its local index, after [`Sorter::sort`] has found that there is one.
     pub(super) fn cyclic(&self, source: &[u32], target: &[u32]) -> Option<u32> {
         let stuck = |node: u32| self.waiting.get(node as usize).is_some_and(|count| *count > 0);
+        // One source that waits of each node that waits. There is one, so that many steps back end on a cycle.
+        let mut before = vec![None; self.waiting.len()];
+        for (source, target) in source.iter().zip(target) {
+            if stuck(*source) && stuck(*target) {
+                before[*target as usize] = Some(*source);
+            }
+        }
         let mut node = target.iter().copied().find(|node| stuck(*node))?;
-        // Each node that waits has a source that waits, so that many steps back end on a cycle.
         for _ in 0..self.waiting.len() {
-            let mut before = source.iter().zip(target).filter(|(_, target)| **target == node);
-            node = before.find(|(source, _)| stuck(**source)).map(|(source, _)| *source)?;
+            node = before[node as usize]?;
         }
         Some(node)
     }

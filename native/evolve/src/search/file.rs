@@ -3,6 +3,7 @@
 //! Files of a state bear the name of one of two slots. A state goes to the slot that `search.json` does not name, before
 //! `search.json` is replaced.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use sconce_tensor::{Error, Result, fs};
@@ -73,15 +74,31 @@ fn archive_of(folder: &Path, slot: Slot) -> PathBuf {
 }
 
 impl Search {
+    /// Takes the lock of a folder, so that one search at a time uses its state. It is held until the file is dropped.
+    ///
+    /// # Errors
+    /// `Busy` for a folder that another search uses; `Io` and `NotFound` if the system refuses.
+    pub fn lock(folder: &Path) -> Result<File> {
+        fs::lock(folder, "lock")
+    }
+
     /// Writes the state to a folder.
     ///
     /// # Errors
-    /// `Io` and `NotFound` if the system refuses.
+    /// Those of [`lock`](Self::lock); `Mismatch` for a folder with the state of a newer version.
     pub fn save(&self, folder: &Path, archive: Option<&Archive>) -> Result<()> {
-        // An index that cannot be read names no slot that must stay.
+        let _lock = Search::lock(folder)?;
+        self.write(folder, archive)
+    }
+
+    /// Writes the state to a folder whose lock the caller holds.
+    pub(super) fn write(&self, folder: &Path, archive: Option<&Archive>) -> Result<()> {
         let slot = match Index::read(folder) {
             Ok(Index { slot: Slot::A, .. }) => Slot::B,
-            _ => Slot::A,
+            Ok(Index { slot: Slot::B, .. }) => Slot::A,
+            // An index that is not there or damaged names no slot that must stay.
+            Err(Error::NotFound { .. } | Error::Corrupt { .. }) => Slot::A,
+            Err(error) => return Err(error),
         };
         if let Some(archive) = archive {
             archive.save(&archive_of(folder, slot))?;
@@ -104,7 +121,8 @@ impl Search {
         fs::write_file(&path, text.as_bytes())
     }
 
-    /// Goes on from the state of a folder. The search must have been made with the options of the one that wrote it.
+    /// Goes on from the state of a folder. The search must have been made with the options of the one that wrote it. A
+    /// caller that reads the archive too holds the [`lock`](Self::lock), so that both are of one state.
     ///
     /// # Errors
     /// `NotFound` without a state, `Corrupt` and `Mismatch` for a state of another search. The search then stays as it

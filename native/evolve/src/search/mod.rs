@@ -120,6 +120,10 @@ impl Search {
             return Err(Error::out_of_range("batch", batch as f64, 1.0, MOST_BATCH as f64));
         }
         let size = crate::Network::of(spec)?.size();
+        if let Source::Elites { variation, selection } = &options.source {
+            variation.children(size, (seed, 0))?;
+            selection.check()?;
+        }
         let emitters = Emitter::all(&options.source, size, batch, seed)?;
         let count = match emitters.as_slice() {
             [] => batch,

@@ -71,7 +71,7 @@ impl Search {
     ///
     /// # Errors
     /// Those of [`run`](Self::run) and [`save`](Self::save), and `OutOfRange` for options. After an error of a generation
-    /// the state before it is saved.
+    /// the state is saved without it; if its candidates were in the archive already, they stay there.
     pub fn execute(
         &mut self,
         mut archive: Option<&mut Archive>,
@@ -85,6 +85,7 @@ impl Search {
             return Err(Error::out_of_range("save_seconds", save_seconds, 0.0, 1e9));
         }
         self.check_archive(archive.as_deref())?;
+        let _lock = Search::lock(folder)?;
         let (begun, first) = (Instant::now(), (self.generation, self.evaluations));
         let (mut told, mut saved) = (begun, begun);
         let mut progress = Progress::default();
@@ -95,7 +96,8 @@ impl Search {
                 break;
             }
             if let Err(error) = self.step(archive.as_deref_mut(), &mut progress) {
-                self.save(folder, archive.as_deref())?;
+                // The first error says more than one of the disk.
+                let _ = self.write(folder, archive.as_deref());
                 return Err(error);
             }
             let is_last = self.generation == generations;
@@ -104,11 +106,11 @@ impl Search {
                 tell(self.event(archive.as_deref(), generations, begun, first, progress.mean));
             }
             if !is_last && saved.elapsed().as_secs_f64() >= save_seconds {
-                self.save(folder, archive.as_deref())?;
+                self.write(folder, archive.as_deref())?;
                 saved = Instant::now();
             }
         }
-        self.save(folder, archive.as_deref())?;
+        self.write(folder, archive.as_deref())?;
         progress.generation = self.generation;
         progress.evaluations = self.evaluations;
         progress.best = self.best;

@@ -28,6 +28,21 @@ pub enum Selection {
 }
 
 impl Selection {
+    /// Returns an error for options out of range.
+    ///
+    /// # Errors
+    /// `OutOfRange`.
+    pub(super) fn check(&self) -> Result<()> {
+        let Selection::Tournament { size, novelty, .. } = *self else { return Ok(()) };
+        if !(1..=MOST).contains(&size) {
+            return Err(Error::out_of_range("tournament size", size as f64, 1.0, MOST as f64));
+        }
+        match (0.0..=1.0).contains(&novelty) {
+            true => Ok(()),
+            false => Err(Error::out_of_range("novelty", novelty, 0.0, 1.0)),
+        }
+    }
+
     /// Pairs of elites `[count, 2]`; `None` for a uniform choice.
     ///
     /// # Errors
@@ -38,13 +53,8 @@ impl Selection {
         count: usize,
         (seed, generation): (u64, u64),
     ) -> Result<Option<Vec<u32>>> {
+        self.check()?;
         let Selection::Tournament { size, novelty, nearest } = *self else { return Ok(None) };
-        if !(1..=MOST).contains(&size) {
-            return Err(Error::out_of_range("tournament size", size as f64, 1.0, MOST as f64));
-        }
-        if !(0.0..=1.0).contains(&novelty) {
-            return Err(Error::out_of_range("novelty", novelty, 0.0, 1.0));
-        }
         let elites = archive.filled()?;
         let mut scores = vec![0.0; elites];
         let parts = [(1.0 - novelty, None), (novelty, Some(nearest))];

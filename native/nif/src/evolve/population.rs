@@ -74,7 +74,9 @@ fn population_new<'a>(
     mean: Term<'a>,
 ) -> Term<'a> {
     let (spec, options) = (decode::<Spec>(spec), decode::<PopulationOptions>(options));
-    let bytes = length(mean).saturating_mul(options.as_ref().map_or(0, |own| own.count));
+    let size =
+        spec.as_ref().ok().and_then(|spec| Network::of(spec).ok()).map_or(0, |own| own.size());
+    let bytes = options.as_ref().map_or(0, |own| own.count).saturating_mul(4 * size);
     let mean = Given::new(env, mean);
     run(env, "population", reference, bytes, move || {
         let mean = Some(floats(&mean, "mean")?).filter(|mean| !mean.is_empty());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_evolve::{Method, Strategy, StrategyOptions};
-use sconce_tensor::{Result, memory};
+use sconce_tensor::{Error, Result, memory};
 use serde::Serialize;
 
 use super::{Column, Locked, length, run, wide};
@@ -175,7 +175,12 @@ fn strategy_solutions<'a>(
     })
 }
 
+/// Numbers as f32, which hold no larger ones.
 fn narrow(numbers: &[f64]) -> Result<Column> {
+    if let Some(value) = numbers.iter().find(|v| !(**v as f32).is_finite()) {
+        let most = f64::from(f32::MAX);
+        return Err(Error::out_of_range("a number of a candidate", *value, -most, most));
+    }
     memory::room("candidates", 2 * size_of_val(numbers) as u64)?;
     Ok(Column::F32(numbers.iter().map(|v| *v as f32).collect()))
 }

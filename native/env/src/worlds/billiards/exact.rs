@@ -80,7 +80,7 @@ pub(super) fn run<F: Real, const L: usize>(
     }
 }
 
-/// The length of the next substep, 0 for a table at rest, and the balls that move on any table.
+/// The length of the next substep, 0 for a table at rest, and the balls that move or spin on any table.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // one lane or one ball of all arrays at a time
 fn span<F: Real, const L: usize>(
@@ -94,7 +94,8 @@ fn span<F: Real, const L: usize>(
     for i in 0..BALLS {
         let v = balls.vx[i] * balls.vx[i] + balls.vy[i] * balls.vy[i];
         let u = balls.ux[i] * balls.ux[i] + balls.uy[i] * balls.uy[i];
-        awake[i] = zero.less(v + u).any();
+        // A ball that spins in place is awake too: its spin falls on a table alone as beside others.
+        awake[i] = zero.less(v + u + balls.spin[i] * balls.spin[i]).any();
         (fastest, slip) = (fastest.max(v), slip.max(u));
     }
     // Friction can make a ball that slides faster by this within the substep.
