@@ -18,7 +18,7 @@ defmodule Sconce.Build.RoomsTest do
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
-    "evolve" => ~w(env nn ops tensor),
+    "evolve" => ~w(env nn ops tensor cuda),
     "hrr" => ~w(tensor),
     "onnx" => ~w(nn ops tensor),
     "compat" => ~w(nn ops tensor),

@@ -72,6 +72,7 @@ modules! {
     MATRIX_STATE "matrix_state"
     NORM "norm"
     PLACES "places"
+    POPULATION "population"
     PPO "ppo"
     RECURRENT "recurrent"
     RECURRENT_WALK "recurrent_walk"
