@@ -19,7 +19,7 @@ defmodule Sconce.Build.RoomsTest do
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
     "evolve" => ~w(env nn ops tensor cuda),
-    "hrr" => ~w(tensor),
+    "hrr" => ~w(tensor cuda),
     "onnx" => ~w(nn ops tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>

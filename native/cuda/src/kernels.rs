@@ -65,6 +65,7 @@ modules! {
     ENVIRONMENTS "environments"
     FEW_ROWS "few_rows"
     GATHER "gather"
+    HOLOGRAPHIC "holographic"
     LAST "last"
     LINEAR_RECURRENCE "linear_recurrence"
     LOSS "loss"
