@@ -4,7 +4,7 @@ use sconce_cuda::kernels::POPULATION;
 use sconce_env::{Autoreset, EnvOptions, rules_for_a_card};
 use sconce_tensor::device::launch::{Launch, unwritten};
 use sconce_tensor::device::{Held, Owner};
-use sconce_tensor::{DType, Device, Result, Tensor};
+use sconce_tensor::{DType, Device, Result, Tensor, memory};
 
 use super::image::{CardImage, CardWeights};
 use super::{Episodes, Evaluated, Network, Population};
@@ -104,14 +104,16 @@ impl Resident {
         let (inputs, outputs) = (network.inputs(), network.outputs());
         let device = self.weights.device();
         let each = observations.len() != inputs;
-        let seen = Tensor::from_slice(observations, observations.len(), device)?;
-        let seen = match each {
-            false => seen,
-            true => {
-                let by_number = seen.reshape((self.count, inputs))?.t()?;
-                by_number.pad_with_zeros(1, 0, self.stride - self.count)?.contiguous()?
+        let mut rows = observations.to_vec();
+        if each {
+            rows = memory::zeros(inputs * self.stride);
+            for (at, own) in observations.chunks_exact(inputs).enumerate() {
+                let places = rows.iter_mut().skip(at).step_by(self.stride);
+                places.zip(own).for_each(|(place, v)| *place = *v);
             }
-        };
+        }
+        let count = rows.len();
+        let seen = Tensor::from_vec(rows, count, device)?;
         let logits = unwritten((outputs, self.stride), DType::F32, &self.weights)?;
         let launch = self.launch("population_forward")?.tensor(&seen)?.tensor(&logits)?;
         let launch = launch.long(self.count).long(self.stride);

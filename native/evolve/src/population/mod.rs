@@ -13,7 +13,7 @@ use card::Resident;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::LANES;
-use sconce_tensor::{Device, Error, Result, Tensor, memory, pool, tensor};
+use sconce_tensor::{Device, Error, Result, Tensor, device, memory, pool, tensor};
 use serde::Deserialize;
 
 pub use episodes::{Episodes, Evaluated, Measure};
@@ -96,9 +96,10 @@ impl Population {
 
     /// The same individuals, whose forward passes and episodes are computed by a device. A card gets a copy of all numbers
     /// after each change; variation stays on the CPU.
-    pub fn on(self, device: &Device) -> Self {
-        let card = (!device.is_cpu()).then(|| device.clone());
-        Population { card, resident: OnceLock::new(), ..self }
+    pub fn on(mut self, device: &Device) -> Self {
+        self.card = (!device.is_cpu()).then(|| device.clone());
+        self.resident = OnceLock::new();
+        self
     }
 
     /// The device that computes.
@@ -346,6 +347,15 @@ impl Population {
             solution[place].copy_from_slice(&tensor::to_vec(weight)?);
         }
         Ok(solution)
+    }
+}
+
+/// A thread that may wait for the card frees the copy there.
+impl Drop for Population {
+    fn drop(&mut self) {
+        if let (Some(card), Some(resident)) = (self.card.take(), self.resident.take()) {
+            device::leave(card, resident);
+        }
     }
 }
 
