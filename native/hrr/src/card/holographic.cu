@@ -1,5 +1,5 @@
-// Holographic vectors on a card, in the domains of `vectors.rs`: the time, and the half spectrum divided by sqrt(d), whose
-// bins 1..d/2 are multiplied by sqrt(2). A row has `d` numbers. Tensors are [rows, d] f32 if nothing else is said.
+// Holographic vectors on a card, in the domains of `vectors.rs`: the time, and the half spectrum divided by sqrt(d),
+// whose bins 1..d/2 are multiplied by sqrt(2). A row has `d` numbers. Tensors are [rows, d] f32 unless stated.
 
 #include "trig.cuh"
 
@@ -33,8 +33,8 @@ __device__ inline SinCos turned(int numerator, int denominator) {
 // The place of a number before a transform in place: the reverse of the `bits` bits of its index.
 __device__ inline int place(int at, int bits) { return int(__brev(unsigned(at)) >> (32 - bits)); }
 
-// Transforms `half` numbers in place, which lie in the order of `place` (Cooley & Tukey 1965). The inverse is not divided
-// by the count.
+// Transforms `half` numbers in place, which lie in the order of `place` (Cooley & Tukey 1965). The inverse is not
+// divided by the count.
 __device__ void transform(Complex *z, int half, float direction) {
   for (int length = 2; length <= half; length *= 2) {
     __syncthreads();
@@ -82,7 +82,7 @@ __device__ void write_cosines(const T *sums, const float *query_norms, const flo
 
 } // namespace
 
-// The spectra of rows. `d` is 2^(bits + 1), at most 2 MOST_HALF. `ends` and `bins` are the factors of the bins 0 and d/2
+// The spectra of rows. `d` is 2^(bits + 1), at most 2 MOST_HALF. `ends` and `bins` are the factors of bins 0 and d/2
 // and of the others. A block for each row, also where `rows` is not an argument.
 extern "C" __global__ void __launch_bounds__(THREADS)
     hrr_spectrum(const float *__restrict__ x, float *__restrict__ out, int d, int bits, float ends, float bins) {
@@ -138,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
 }
 
-// Products of spectra, with `conjugate` of the conjugate of `b`. A factor of 0 for `a_step` or `b_step` takes the first
-// row for all rows, and 1 the row of its own. A thread for each bin of [rows, d / 2].
+// Products of spectra, with `conjugate` of the conjugate of `b`. A step of 0 takes the first row for all rows, and 1
+// the row of its own. A thread for each bin of [rows, d / 2].
 extern "C" __global__ void __launch_bounds__(THREADS)
     hrr_multiply(const float *__restrict__ a, const float *__restrict__ b, float *__restrict__ out, long long rows,
                  int d, int a_step, int b_step, int conjugate, float ends, float bins) {
@@ -160,8 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   out[half] = product.im;
 }
 
-// Sums of `group` consecutive rows, with a factor of each row of a group; `weights` may be null. A thread for each number
-// of [sums, d].
+// Sums of `group` consecutive rows, with a factor of each row of a group; `weights` may be null. A thread for each
+// number of [sums, d].
 extern "C" __global__ void __launch_bounds__(THREADS)
     hrr_superpose(const float *__restrict__ x, const float *__restrict__ weights, float *__restrict__ out,
                   long long sums, long long group, int d) {
