@@ -1,9 +1,10 @@
 defmodule Sconce.HRR do
   alias Sconce.Compress.Numbers
   alias Sconce.Evolve.Tensors
-  alias Sconce.{Error, Native, Options}
-  alias Sconce.HRR.{Catalogue, Quantised}
+  alias Sconce.{Device, Error, Native, Options}
+  alias Sconce.HRR.{Card, Catalogue, Quantised}
   alias Sconce.Native.Call
+  import Sconce.HRR.Card, only: [batch: 2, made: 3, made: 4, refs!: 1, run: 3, run: 4]
 
   @atoms Catalogue.schema(:atoms)
   @project Catalogue.schema(:project)
@@ -14,8 +15,8 @@ defmodule Sconce.HRR do
   @moduledoc """
   Holographic reduced representations (Plate 1995): records, sets and sequences as vectors of one fixed size.
 
-  A record is the sum of its roles, each bound to its filler. Unbinding a role gives the filler with the noise of the
-  other pairs, and clean-up finds the most similar known vector:
+  A record is the sum of its roles, each bound to its filler. Unbinding a role gives the filler with noise, and clean-up
+  finds the most similar known vector:
 
       iex> alias Sconce.HRR
       iex> {:ok, roles} = HRR.atoms(3, 1024, seed: 1)
@@ -62,6 +63,12 @@ defmodule Sconce.HRR do
 
   The cosine of different atoms has mean 0 and standard deviation `1 / sqrt(dimension)`: 0.011 for 8192.
 
+  ## On a card
+
+  `on/2` copies a batch to an NVIDIA card or back. A card has `in_domain/2` of powers of two up to 8,192, `bind/2`,
+  `unbind/3`, `superpose/2` of one batch, `quantise/1` and `similarity/2`; results stay there. All else is an error of
+  kind `:unavailable` that names it. These kernels have run on the emulated card only.
+
   ## Tensors and errors
 
   Tensors are those of `Sconce.Evolve.Archive`: nested lists, maps of `data`, `shape` and `type`, or Nx tensors;
@@ -74,7 +81,7 @@ defmodule Sconce.HRR do
   """
 
   @enforce_keys [:ref, :count, :dimension, :domain, :form]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [device: %Device{}]
 
   @typedoc "A batch of vectors in native memory, with its sizes."
   @type t :: %__MODULE__{
@@ -82,19 +89,12 @@ defmodule Sconce.HRR do
           count: pos_integer,
           dimension: pos_integer,
           domain: domain,
-          form: :list | :map | :nx
+          form: :list | :map | :nx,
+          device: Device.t()
         }
 
   @type domain :: :time | :spectrum
   @type tensor :: Sconce.Evolve.Archive.tensor()
-
-  defp made({:ok, {ref, {count, dimension, spectrum?}}}, form) do
-    domain = if spectrum?, do: :spectrum, else: :time
-
-    {:ok, %__MODULE__{ref: ref, count: count, dimension: dimension, domain: domain, form: form}}
-  end
-
-  defp made(error, _form), do: error
 
   @doc """
   Makes `count` random vectors of `dimension` numbers, in the spectrum.
@@ -117,7 +117,7 @@ defmodule Sconce.HRR do
 
     form = Tensors.form!(as)
     sizes = {Catalogue.count!(count), Catalogue.dimension!(dimension)}
-    made(Call.in_background(&Native.hrr_atoms(&1, sizes, kind, seed)), form)
+    batch(Call.in_background(&Native.hrr_atoms(&1, sizes, kind, seed)), form)
   end
 
   @doc """
@@ -138,7 +138,7 @@ defmodule Sconce.HRR do
     form = Tensors.form!(as)
 
     with {:ok, data, width} <- Catalogue.rows(tensor, :from_tensor),
-         do: made(Call.in_background(&Native.hrr_new(&1, data, width)), form)
+         do: batch(Call.in_background(&Native.hrr_new(&1, data, width)), form)
   end
 
   @doc """
@@ -149,8 +149,8 @@ defmodule Sconce.HRR do
       {:ok, [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]}
   """
   @spec to_tensor(t) :: {:ok, tensor} | {:error, Error.t()}
-  def to_tensor(%__MODULE__{ref: ref, dimension: dimension, form: form}) do
-    with {:ok, [numbers]} <- Call.in_background(&Native.hrr_numbers(ref, &1)),
+  def to_tensor(%__MODULE__{ref: ref, dimension: dimension, form: form} = batch) do
+    with {:ok, _cpu, [numbers]} <- run([batch], :to_tensor, &Native.hrr_numbers(ref, &1)),
          do: {:ok, Tensors.write(numbers, {:f, 32}, dimension, form)}
   end
 
@@ -163,11 +163,26 @@ defmodule Sconce.HRR do
       :spectrum
   """
   @spec in_domain(t, domain) :: {:ok, t} | {:error, Error.t()}
-  def in_domain(%__MODULE__{ref: ref, form: form}, domain) when domain in [:time, :spectrum],
-    do: made(Call.in_background(&Native.hrr_within(ref, &1, domain == :spectrum)), form)
+  def in_domain(%__MODULE__{ref: ref} = batch, domain) when domain in [:time, :spectrum] do
+    spectrum? = domain == :spectrum
+    there = &Native.hrr_card_within(ref, &1, spectrum?)
+    made([batch], :in_domain, &Native.hrr_within(ref, &1, spectrum?), there)
+  end
 
   def in_domain(%__MODULE__{}, other),
     do: Options.argument!("domain", other, ":time or :spectrum")
+
+  @doc """
+  Returns the same vectors on a device of `Sconce.Device`, such as `:cuda`. Those that are there share their memory.
+
+      iex> {:ok, atoms} = Sconce.HRR.atoms(2, 64)
+      iex> Sconce.HRR.on(atoms, :cpu) == {:ok, atoms}
+      true
+  """
+  @spec on(t, Device.choice()) :: {:ok, t} | {:error, Error.t()}
+  def on(%__MODULE__{} = batch, device) do
+    with {:ok, device} <- Device.resolve(device), do: Card.on(batch, device)
+  end
 
   @doc """
   Projects rows of any width to vectors of `dimension` numbers, in the time domain. The dimension is a power of two.
@@ -194,12 +209,10 @@ defmodule Sconce.HRR do
     form = Tensors.form!(opts[:as])
     target = {Catalogue.dimension!(dimension), opts[:seed]}
 
-    with {:ok, data, width} <- Catalogue.rows(tensor, :project) do
-      made(
-        Call.in_background(&Native.hrr_project(&1, data, width, target, opts[:normalise])),
-        form
-      )
-    end
+    call = &Native.hrr_project(&1, &2, &3, target, opts[:normalise])
+
+    with {:ok, data, width} <- Catalogue.rows(tensor, :project),
+         do: batch(Call.in_background(&call.(&1, data, width)), form)
   end
 
   @doc """
@@ -214,10 +227,10 @@ defmodule Sconce.HRR do
       "take: index: 10 is outside 0..9"
   """
   @spec take(t, tensor) :: {:ok, t} | {:error, Error.t()}
-  def take(%__MODULE__{ref: ref, form: form}, indices) do
+  def take(%__MODULE__{ref: ref} = batch, indices) do
     case Numbers.read(indices, {:u, 32}, "indices", :take) do
       {:ok, %{shape: {_count}, data: data}} ->
-        made(Call.in_background(&Native.hrr_take(ref, &1, data)), form)
+        made([batch], :take, &Native.hrr_take(ref, &1, data))
 
       {:ok, %{shape: shape}} ->
         Numbers.misfit("indices", "a vector", "the shape #{inspect(shape)}", :take)
@@ -237,19 +250,9 @@ defmodule Sconce.HRR do
       12
   """
   @spec concat([t, ...]) :: {:ok, t} | {:error, Error.t()}
-  def concat([%__MODULE__{form: form} | _rest] = batches) do
+  def concat(batches) do
     refs = refs!(batches)
-    made(Call.in_background(&Native.hrr_concat(&1, refs)), form)
-  end
-
-  def concat(other), do: Options.argument!("batches", other, "a list of batches of Sconce.HRR")
-
-  defp refs!(batches) do
-    if not is_list(batches) or List.improper?(batches) or
-         not Enum.all?(batches, &is_struct(&1, __MODULE__)),
-       do: Options.argument!("batches", batches, "a list of batches of Sconce.HRR")
-
-    for %{ref: ref} <- batches, do: ref
+    made(batches, :concat, &Native.hrr_concat(&1, refs))
   end
 
   @doc """
@@ -267,8 +270,10 @@ defmodule Sconce.HRR do
       [7, 8, 1, 2, 3, 4, 5, 6]
   """
   @spec bind(t, t) :: {:ok, t} | {:error, Error.t()}
-  def bind(%__MODULE__{ref: ref, form: form}, %__MODULE__{ref: other}),
-    do: made(Call.in_background(&Native.hrr_bind(ref, &1, other)), form)
+  def bind(%__MODULE__{ref: ref} = one, %__MODULE__{ref: other} = two) do
+    there = &Native.hrr_card_bind(ref, &1, other, false)
+    made([one, two], :bind, &Native.hrr_bind(ref, &1, other), there)
+  end
 
   @doc """
   Undoes `bind/2` with these keys, by circular correlation: result `k` is the sum over `j` of `key[j] * vector[k +
@@ -290,9 +295,10 @@ defmodule Sconce.HRR do
       [false, true]
   """
   @spec unbind(t, t, keyword) :: {:ok, t} | {:error, Error.t()}
-  def unbind(%__MODULE__{ref: ref, form: form}, %__MODULE__{ref: keys}, opts \\ []) do
+  def unbind(%__MODULE__{ref: ref} = one, %__MODULE__{ref: keys} = two, opts \\ []) do
     [exact: exact] = Options.validate!(opts, @unbind)
-    made(Call.in_background(&Native.hrr_unbind(ref, &1, keys, exact)), form)
+    there = if not exact, do: &Native.hrr_card_bind(ref, &1, keys, true)
+    made([one, two], :unbind, &Native.hrr_unbind(ref, &1, keys, exact), there)
   end
 
   @doc """
@@ -322,10 +328,11 @@ defmodule Sconce.HRR do
   def superpose(other, _opts),
     do: Options.argument!("batches", other, "a batch of Sconce.HRR or a list of them")
 
-  defp sum([%{form: form} | _rest] = batches, several?, opts) do
+  defp sum(batches, several?, opts) do
     options = opts |> Options.validate!(@superpose) |> Map.new()
-    refs = refs!(batches)
-    made(Call.in_background(&Native.hrr_superpose(&1, refs, several?, options)), form)
+    [first | _rest] = refs = refs!(batches)
+    there = if not several?, do: &Native.hrr_card_superpose(first, &1, options)
+    made(batches, :superpose, &Native.hrr_superpose(&1, refs, several?, options), there)
   end
 
   @doc """
@@ -338,8 +345,8 @@ defmodule Sconce.HRR do
       {0.6, 0.8}
   """
   @spec normalise(t) :: {:ok, t} | {:error, Error.t()}
-  def normalise(%__MODULE__{ref: ref, form: form}),
-    do: made(Call.in_background(&Native.hrr_normalise(ref, &1)), form)
+  def normalise(%__MODULE__{ref: ref} = batch),
+    do: made([batch], :normalise, &Native.hrr_normalise(ref, &1))
 
   @doc """
   Sets the moduli of the spectrum of each vector to 1, which makes it an exact key of `bind/2`.
@@ -353,8 +360,8 @@ defmodule Sconce.HRR do
       true
   """
   @spec unitary(t) :: {:ok, t} | {:error, Error.t()}
-  def unitary(%__MODULE__{ref: ref, form: form}),
-    do: made(Call.in_background(&Native.hrr_unitary(ref, &1)), form)
+  def unitary(%__MODULE__{ref: ref} = batch),
+    do: made([batch], :unitary, &Native.hrr_unitary(ref, &1))
 
   @most_shift 2 ** 62
 
@@ -367,9 +374,9 @@ defmodule Sconce.HRR do
       {:ok, [[2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 1.0]]}
   """
   @spec permute(t, integer) :: {:ok, t} | {:error, Error.t()}
-  def permute(%__MODULE__{ref: ref, form: form}, shift)
+  def permute(%__MODULE__{ref: ref} = batch, shift)
       when is_integer(shift) and abs(shift) <= @most_shift,
-      do: made(Call.in_background(&Native.hrr_permute(ref, &1, shift)), form)
+      do: made([batch], :permute, &Native.hrr_permute(ref, &1, shift))
 
   def permute(%__MODULE__{}, other),
     do: Options.argument!("shift", other, "an integer from -2^62 to 2^62")
@@ -388,9 +395,9 @@ defmodule Sconce.HRR do
       true
   """
   @spec power(t, tensor) :: {:ok, t} | {:error, Error.t()}
-  def power(%__MODULE__{ref: ref, form: form}, exponents) do
+  def power(%__MODULE__{ref: ref} = batch, exponents) do
     with {:ok, exponents} <- Tensors.vector(exponents, "exponents", :power),
-         do: made(Call.in_background(&Native.hrr_power(ref, &1, exponents)), form)
+         do: made([batch], :power, &Native.hrr_power(ref, &1, exponents))
   end
 
   @doc """
@@ -410,9 +417,9 @@ defmodule Sconce.HRR do
       [2, 0, 19]
   """
   @spec sequence(t, t, keyword) :: {:ok, t} | {:error, Error.t()}
-  def sequence(%__MODULE__{ref: ref, form: form}, %__MODULE__{ref: position}, opts \\ []) do
+  def sequence(%__MODULE__{ref: ref} = items, %__MODULE__{ref: other} = position, opts \\ []) do
     [length: length] = Options.validate!(opts, @sequence)
-    made(Call.in_background(&Native.hrr_sequence(ref, &1, position, length)), form)
+    made([items, position], :sequence, &Native.hrr_sequence(ref, &1, other, length))
   end
 
   @doc """
@@ -420,9 +427,9 @@ defmodule Sconce.HRR do
   `places[i]` of sequence `i`. `sequence/3` has an example.
   """
   @spec at(t, t, tensor) :: {:ok, t} | {:error, Error.t()}
-  def at(%__MODULE__{ref: ref, form: form}, %__MODULE__{ref: position}, places) do
+  def at(%__MODULE__{ref: ref} = sequence, %__MODULE__{ref: other} = position, places) do
     with {:ok, places} <- Tensors.vector(places, "places", :at),
-         do: made(Call.in_background(&Native.hrr_at(ref, &1, position, places)), form)
+         do: made([sequence, position], :at, &Native.hrr_at(ref, &1, other, places))
   end
 
   @doc """
@@ -442,12 +449,7 @@ defmodule Sconce.HRR do
       [70]
   """
   @spec quantise(t) :: {:ok, Quantised.t()} | {:error, Error.t()}
-  def quantise(%__MODULE__{ref: ref} = batch) do
-    with {:ok, codes} <- Call.in_background(&Native.hrr_quantise(ref, &1)) do
-      sizes = Map.take(batch, [:count, :dimension, :domain])
-      {:ok, struct!(Quantised, Map.put(sizes, :ref, codes))}
-    end
-  end
+  def quantise(%__MODULE__{} = batch), do: Card.quantise(batch)
 
   @doc """
   Returns the cosine between each query and each item, `{queries, items}`. Items are a batch, or one of `quantise/1`.
@@ -460,10 +462,13 @@ defmodule Sconce.HRR do
       true
   """
   @spec similarity(t, t | Quantised.t()) :: {:ok, tensor} | {:error, Error.t()}
-  def similarity(%__MODULE__{ref: ref, form: form}, %module{ref: items, count: count})
+  def similarity(%__MODULE__{ref: ref, form: form} = own, %module{ref: items} = known)
       when module in [__MODULE__, Quantised] do
-    with {:ok, [cosines]} <- Call.in_background(&Native.hrr_similarity(ref, &1, items)),
-         do: {:ok, Tensors.write(cosines, {:f, 32}, count, form)}
+    there = &Native.hrr_card_similarity(ref, &1, items)
+
+    with {:ok, _device, [cosines]} <-
+           run([own, known], :similarity, &Native.hrr_similarity(ref, &1, items), there),
+         do: {:ok, Tensors.write(cosines, {:f, 32}, known.count, form)}
   end
 
   @doc """
@@ -483,9 +488,10 @@ defmodule Sconce.HRR do
   """
   @spec cleanup(t, t | Quantised.t()) ::
           {:ok, %{indices: tensor, similarities: tensor}} | {:error, Error.t()}
-  def cleanup(%__MODULE__{ref: ref, form: form}, %module{ref: items})
+  def cleanup(%__MODULE__{ref: ref, form: form} = own, %module{ref: items} = known)
       when module in [__MODULE__, Quantised] do
-    with {:ok, [indices, cosines]} <- Call.in_background(&Native.hrr_cleanup(ref, &1, items)) do
+    with {:ok, _cpu, [indices, cosines]} <-
+           run([own, known], :cleanup, &Native.hrr_cleanup(ref, &1, items)) do
       indices = Tensors.write(indices, {:u, 32}, nil, form)
       {:ok, %{indices: indices, similarities: Tensors.write(cosines, {:f, 32}, nil, form)}}
     end

@@ -309,6 +309,13 @@ defmodule Sconce.Native do
   def hrr_quantise(_vectors, _reference), do: unavailable(:quantise)
   def hrr_similarity(_queries, _reference, _items), do: unavailable(:similarity)
   def hrr_cleanup(_queries, _reference, _items), do: unavailable(:cleanup)
+  def hrr_card_new(_vectors, _reference, _device), do: unavailable(:on)
+  def hrr_card_to_cpu(_vectors, _reference), do: unavailable(:on)
+  def hrr_card_within(_vectors, _reference, _spectrum), do: unavailable(:in_domain)
+  def hrr_card_bind(_one, _reference, _other, _keys), do: unavailable(:bind)
+  def hrr_card_superpose(_vectors, _reference, _options), do: unavailable(:superpose)
+  def hrr_card_quantise(_vectors, _reference), do: unavailable(:quantise)
+  def hrr_card_similarity(_queries, _reference, _items), do: unavailable(:similarity)
 
   # Compress
   def compress_quantise(_reference, _given, _shape, _grid), do: unavailable(:quantise)

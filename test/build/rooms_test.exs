@@ -18,8 +18,8 @@ defmodule Sconce.Build.RoomsTest do
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
-    "evolve" => ~w(env nn ops tensor),
-    "hrr" => ~w(tensor),
+    "evolve" => ~w(env nn ops tensor cuda),
+    "hrr" => ~w(tensor cuda),
     "onnx" => ~w(nn ops tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>

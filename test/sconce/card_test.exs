@@ -229,6 +229,92 @@ defmodule Sconce.CardTest do
     assert Exception.message(error) =~ "quantise on a card"
   end
 
+  test "a population computes and plays on a card as on the CPU" do
+    alias Sconce.Evolve.{Archive, Population, Search}
+    spec = Population.spec(:cart_pole, hidden_sizes: [6])
+
+    for storage <- [:f32, :bf16, :int8] do
+      [here, there] =
+        for device <- [:cpu, :cuda] do
+          {:ok, own} = Population.new(spec, count: 50, seed: 2, storage: storage, device: device)
+          own
+        end
+
+      assert inspect(there) =~ ~r/ · cuda:0>$/
+      assert Population.read(there) == Population.read(here)
+
+      for _turn <- 1..2 do
+        [{:ok, want}, {:ok, got}] =
+          for own <- [here, there], do: Population.forward(own, [0.1, -0.2, 0.3, 0.4])
+
+        for {g, w} <- Enum.zip(got, want), do: assert_near(g, w)
+        own = [time_limit: 40, episodes: 2, measures: [{:final, 0}, :length]]
+
+        [{:ok, want}, {:ok, got}] =
+          for one <- [here, there], do: Population.episodes(one, :cart_pole, own)
+
+        # A rounding error may turn a close decision.
+        same = for {g, w} <- Enum.zip(got.returns, want.returns), abs(g - w) < 1.0e-3, do: g
+        assert length(same) >= 48
+        assert length(got.measures) == 50
+        for own <- [here, there], do: assert(:ok = Population.vary(own, seed: 4))
+      end
+    end
+
+    {:ok, there} = Population.new(Population.spec(:billiards), count: 2, device: :cuda)
+    assert {:error, %Error{kind: :unavailable} = error} = Population.episodes(there, :billiards)
+    assert Exception.message(error) =~ "billiards on a card"
+
+    size = Search.size(spec)
+    ranges = [{-3, 3}, {0, 1}]
+    {:ok, archive} = Archive.new(cells: {:grid, [4, 4]}, ranges: ranges, solution_size: size)
+    own = [archive: archive, batch: 40, measures: [{:final, 0}, {:input, 0}], device: :cuda]
+    {:ok, search} = Search.new(spec, :cart_pole, own)
+    assert {:ok, %{evaluations: 120}} = Search.run(search, 3)
+  end
+
+  test "holographic vectors on a card are those of the CPU" do
+    alias Sconce.HRR
+    {:ok, time} = HRR.from_tensor(frames(4, 1) |> Enum.map(&List.flatten(List.duplicate(&1, 16))))
+
+    assert {:error, %Error{kind: :unavailable}} =
+             with({:ok, on} <- HRR.on(time, :cuda), do: HRR.bind(on, on))
+
+    {:ok, a} = HRR.atoms(4, 256, seed: 1)
+    {:ok, b} = HRR.atoms(4, 256, seed: 2, kind: :gaussian)
+    {:ok, a} = HRR.in_domain(a, :time)
+    {:ok, there_a} = HRR.on(a, :cuda)
+    {:ok, there_b} = HRR.on(b, :cuda)
+
+    [want, got] =
+      for {a, b} <- [{a, b}, {there_a, there_b}] do
+        {:ok, bound} = HRR.bind(a, b)
+        {:ok, back} = HRR.unbind(bound, b)
+        {:ok, sum} = HRR.superpose(back, group: 2, weights: [1, 2])
+        {:ok, codes} = HRR.quantise(b)
+        {:ok, cosines} = HRR.similarity(sum, b)
+        {:ok, rounded} = HRR.similarity(sum, codes)
+        {:ok, sum} = HRR.on(sum, :cpu)
+        {:ok, numbers} = HRR.to_tensor(sum)
+        [numbers, cosines, rounded]
+      end
+
+    for {got, want} <- Enum.zip(got, want),
+        {g, w} <- Enum.zip(got, want),
+        do: assert_near(g, w)
+
+    for refused <- [
+          HRR.take(there_a, [0]),
+          HRR.bind(there_a, b),
+          HRR.cleanup(there_a, there_b),
+          HRR.unbind(there_a, there_b, exact: true),
+          HRR.to_tensor(there_a)
+        ] do
+      assert {:error, %Error{kind: :unavailable, details: %{what: what}}} = refused
+      assert what =~ "on a card"
+    end
+  end
+
   test "a run learns from play on a card as on the CPU, and resumes on either" do
     dir = tmp_dir!("card")
 

@@ -4,7 +4,8 @@ defmodule Sconce.DeviceTest do
 
   import Sconce.Test.Scratch
 
-  alias Sconce.{Corpus, Device, Error, Policy, Serving, Session, Trainer}
+  alias Sconce.{Corpus, Device, Error, HRR, Policy, Serving, Session, Trainer}
+  alias Sconce.Evolve.{Population, Search}
   alias Sconce.Trainer.Report
 
   doctest Device
@@ -86,6 +87,8 @@ defmodule Sconce.DeviceTest do
     @tag card: false
     test "is an error wherever a device is an option, and never falls back to the CPU" do
       {:ok, policy} = Policy.init(@spec_options)
+      {:ok, atoms} = HRR.atoms(2, 16)
+      small = Population.spec(:cart_pole, hidden_sizes: [2])
       Process.flag(:trap_exit, true)
 
       for choice <- [:cuda, {:cuda, 0}, {:cuda, 7}],
@@ -96,7 +99,10 @@ defmodule Sconce.DeviceTest do
             fn -> Session.open(policy, device: choice) end,
             fn -> Serving.start_link(policy: policy, device: choice) end,
             fn -> Trainer.plan(Policy.Spec.new(@spec_options), device: choice) end,
-            fn -> Trainer.evaluate("nowhere", "nowhere", device: choice) end
+            fn -> Trainer.evaluate("nowhere", "nowhere", device: choice) end,
+            fn -> Population.new(small, count: 2, device: choice) end,
+            fn -> Search.new(small, :cart_pole, source: :snes, device: choice) end,
+            fn -> HRR.on(atoms, choice) end
           ] do
         assert {:error, %Error{kind: :unavailable, op: :device, details: details}} = refused.()
         assert %{what: "option :device", cause: _, reason: _} = details

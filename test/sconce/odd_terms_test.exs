@@ -282,6 +282,7 @@ defmodule Sconce.OddTermsTest do
       {HRR, :from_tensor, [[[1, 2, 3, 4, 5, 6, 7, 8]], []]},
       {HRR, :in_domain, [context.vectors, :time]},
       {HRR, :normalise, [context.vectors]},
+      {HRR, :on, [context.vectors, :cpu]},
       {HRR, :permute, [context.vectors, 1]},
       {HRR, :power, [context.vectors, [1.0]]},
       {HRR, :project, [[[1, 2]], 16, [seed: 1]]},

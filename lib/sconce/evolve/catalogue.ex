@@ -253,9 +253,26 @@ defmodule Sconce.Evolve.Catalogue do
     ]
   ]
 
+  @device [
+    device: [
+      type: Sconce.Device.type(),
+      default: :cpu,
+      doc: "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`: the device of episodes and forward passes."
+    ]
+  ]
+
   @doc "The options of a function."
-  @spec schema(:new | :sample | :vary | :novelty | :svg | :population | :episodes | :search) ::
-          Sconce.Options.schema()
+  @spec schema(
+          :new
+          | :sample
+          | :vary
+          | :novelty
+          | :svg
+          | :population
+          | :episodes
+          | :search
+          | :device
+        ) :: Sconce.Options.schema()
   def schema(:new), do: @new
   def schema(:sample), do: [seed: @seed]
   def schema(:vary), do: @vary
@@ -264,6 +281,7 @@ defmodule Sconce.Evolve.Catalogue do
   def schema(:population), do: @population
   def schema(:episodes), do: @episodes
   def schema(:search), do: @search
+  def schema(:device), do: @device
 
   @doc "The variation of validated options, as the native side reads it."
   def variation(opts) do

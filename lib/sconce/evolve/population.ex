@@ -1,10 +1,11 @@
 defmodule Sconce.Evolve.Population do
-  alias Sconce.{Env, Error, Native, Options, Policy}
+  alias Sconce.{Device, Env, Error, Native, Options, Policy}
   alias Sconce.Evolve.{Archive, Catalogue, Tensors}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
 
   @new Catalogue.schema(:population)
+  @device Catalogue.schema(:device)
   @vary Catalogue.schema(:vary)
   @episodes Catalogue.schema(:episodes)
 
@@ -43,12 +44,17 @@ defmodule Sconce.Evolve.Population do
   `episodes/3` plays whole episodes of all individuals in one call, each in an environment of its own. The likeliest
   action is chosen. Results depend on seeds, not on the number of threads.
 
+  With `device: :cuda` forward passes and episodes run on an NVIDIA card, where a thread is an individual: one launch plays
+  all episodes in a world of `Sconce.Env`, with the seeds and the resets of the CPU. Numbers agree up to rounding, which
+  may turn a close decision. Variation stays on the CPU, and the next computation copies changed individuals to the card.
+  Billiards and environments in Elixir are refused there by name. It has run on the emulated card only.
+
   Tensors are those of `Sconce.Evolve.Archive`. Any process may use a population, one call at a time; a call during
   another one is an error of kind `:busy`.
   """
 
   @enforce_keys [:ref, :spec, :count, :size, :inputs, :outputs, :bytes, :storage, :form]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [device: %Device{}]
 
   @typedoc "A population in native memory, with its sizes."
   @type t :: %__MODULE__{
@@ -93,7 +99,7 @@ defmodule Sconce.Evolve.Population do
   @doc """
   Creates a population of random individuals, around 0 or around a solution `:mean`.
 
-  #{Options.docs(@new ++ Tensors.schema())}
+  #{Options.docs(@new ++ @device ++ Tensors.schema())}
 
       iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [32, 16])
       iex> {:ok, population} = Sconce.Evolve.Population.new(spec, count: 4800, storage: :bf16)
@@ -106,12 +112,14 @@ defmodule Sconce.Evolve.Population do
   @spec new(Spec.t() | keyword, keyword) :: {:ok, t} | {:error, Error.t()}
   def new(spec, opts) do
     {mean, opts} = opts |> Options.keyword!() |> Keyword.pop(:mean)
-    opts = Options.validate!(opts, @new ++ Tensors.schema())
+    opts = Options.validate!(opts, @new ++ @device ++ Tensors.schema())
     form = Tensors.form!(opts[:as])
     spec = Spec.new(spec)
     options = Map.new(Keyword.take(opts, Keyword.keys(@new)))
 
     with {:ok, mean} <- mean(mean),
+         {:ok, device} <- Device.resolve(opts[:device]),
+         options = Map.put(options, :device, to_string(device)),
          {:ok, {ref, {count, size, inputs, outputs, bytes}}} <-
            Call.in_background(&Native.population_new(&1, Spec.to_native(spec), options, mean)) do
       {:ok,
@@ -124,7 +132,8 @@ defmodule Sconce.Evolve.Population do
          outputs: outputs,
          bytes: bytes,
          storage: opts[:storage],
-         form: form
+         form: form,
+         device: device
        }}
     end
   end
@@ -311,12 +320,16 @@ defmodule Sconce.Evolve.Population do
   end
 
   defimpl Inspect do
-    def inspect(%{spec: %Spec{} = spec, count: count, size: size, storage: storage}, _opts) do
+    def inspect(%{spec: %Spec{} = spec, count: count, size: size, storage: storage} = own, _opts) do
       "#Sconce.Policy.Spec<" <> rest = Kernel.inspect(spec)
       network = String.trim_trailing(rest, ">")
-      "#Sconce.Evolve.Population<#{count} · #{network} · solutions of #{size} · #{storage}>"
+
+      "#Sconce.Evolve.Population<#{count} · #{network} · solutions of #{size} · #{storage}#{there(own)}>"
     end
 
     def inspect(_built_by_hand, _opts), do: "#Sconce.Evolve.Population<>"
+
+    defp there(%{device: %Sconce.Device{kind: :cuda} = device}), do: " · #{device}"
+    defp there(_own), do: ""
   end
 end

@@ -1,11 +1,12 @@
 defmodule Sconce.Evolve.Search do
-  alias Sconce.{Env, Error, Native, Options, Policy}
+  alias Sconce.{Device, Env, Error, Native, Options, Policy}
   alias Sconce.Evolve.{Archive, Catalogue, Population, Tensors}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
 
   @search Catalogue.schema(:search)
   @episodes Catalogue.schema(:episodes)
+  @device Catalogue.schema(:device)
 
   @moduledoc """
   A search whose loop is native: each generation writes individuals, plays their episodes, offers them to an archive and
@@ -41,6 +42,8 @@ defmodule Sconce.Evolve.Search do
   | `:cma_es`, `:sep_cma_es`, `:snes`, `:open_ai_es` | of one strategy that maximises the return; an archive is optional |
 
   An archive stores the plain return. A share of `:novelty` counts in the choice of parents alone.
+
+  With `device: :cuda` the episodes of a generation are one launch on an NVIDIA card; see `Sconce.Evolve.Population`.
 
   Results depend on the options, not on threads or pauses: a search that was saved, killed and resumed ends with the same
   archive, to the bit. A search uses its archive during a call, so other calls on the archive are then of kind `:busy`.
@@ -98,7 +101,7 @@ defmodule Sconce.Evolve.Search do
   @doc """
   Creates a search of policies of a Spec in an environment of `Sconce.Env`. `:archive` is a `Sconce.Evolve.Archive`.
 
-  #{Options.docs(@search ++ @episodes)}
+  #{Options.docs(@search ++ @device ++ @episodes)}
 
       iex> spec = Sconce.Evolve.Population.spec(:cart_pole)
       iex> {:error, error} = Sconce.Evolve.Search.new(spec, :cart_pole)
@@ -110,13 +113,16 @@ defmodule Sconce.Evolve.Search do
   @spec new(Spec.t() | keyword, Env.name(), keyword) :: {:ok, t} | {:error, Error.t()}
   def new(spec, env, opts \\ []) do
     {archive, opts} = opts |> Options.keyword!() |> Keyword.pop(:archive)
-    opts = Options.validate!(opts, @search ++ @episodes)
+    opts = Options.validate!(opts, @search ++ @device ++ @episodes)
+    {device, opts} = Keyword.pop!(opts, :device)
     {own, episodes} = Keyword.split(opts, Keyword.keys(@search))
     spec = Spec.new(spec)
     options = options(own)
     episodes = Catalogue.episodes(env, episodes)
 
-    with {:ok, {ref, {batch, size}}} <-
+    with {:ok, device} <- Device.resolve(device),
+         options = Map.put(options, :device, to_string(device)),
+         {:ok, {ref, {batch, size}}} <-
            Call.in_background(
              &Native.search_new(&1, Spec.to_native(spec), options, episodes, handle(archive))
            ) do

@@ -26,7 +26,7 @@ pub use play::{Play, Played};
 pub use vector::VectorEnv;
 pub use vectorised::{
     Autoreset, CardEnvs, CardStep, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped,
-    TERMINATED, names, spec,
+    TERMINATED, names, rules_for_a_card, spec,
 };
 pub use worlds::billiards::{Shot, ShotEvent, ShotEventKind, shot};
 pub use worlds::{Player, player};

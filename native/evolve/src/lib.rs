@@ -24,7 +24,8 @@ pub use neat::{
     Node, NodeKind, Rule, Species, assign_species,
 };
 pub use population::{
-    Episodes, Evaluated, Measure, Network, Population, PopulationOptions, Storage,
+    CardImage, CardWeights, Episodes, Evaluated, Measure, Network, Population, PopulationOptions,
+    Storage,
 };
 use sconce_tensor::Error;
 pub use search::{

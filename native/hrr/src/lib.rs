@@ -8,6 +8,7 @@
 
 mod atoms;
 mod binding;
+mod card;
 mod codes;
 mod fourier;
 mod hadamard;
@@ -18,6 +19,7 @@ mod tile;
 mod vectors;
 
 pub use atoms::Kind;
+pub use card::{CardCodes, CardItems, CardVectors, MOST_ON_CARD};
 pub use codes::Codes;
 pub use similarity::{Found, Items};
 pub use superposition::Sum;

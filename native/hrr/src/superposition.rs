@@ -47,6 +47,33 @@ pub(crate) fn normalise(numbers: &mut [f32], dimension: usize) -> Result<()> {
     Ok(())
 }
 
+impl Sum {
+    /// The vectors of a sum of `count` vectors.
+    ///
+    /// # Errors
+    /// As of [`Vectors::superpose`].
+    pub(crate) fn group_of(&self, count: usize) -> Result<usize> {
+        let group = self.group.unwrap_or(count);
+        if group == 0 {
+            return Err(Error::out_of_range("group", 0.0, 1.0, count as f64));
+        }
+        if !count.is_multiple_of(group) {
+            let expected = format!("a multiple of the group of {group}");
+            return Err(Error::mismatch("count", expected, count));
+        }
+        if let Some(weights) = &self.weights {
+            if weights.len() != group {
+                return Err(Error::mismatch("number of weights", group, weights.len()));
+            }
+            if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
+                let what = format!("weight {at}");
+                return Err(Error::NonFinite { what, value: f64::from(weights[at]) });
+            }
+        }
+        Ok(group)
+    }
+}
+
 impl Vectors {
     /// The sums of consecutive vectors, in the domain of these. Each sum is similar to all of its vectors.
     ///
@@ -56,24 +83,7 @@ impl Vectors {
     /// `OutOfMemory`.
     pub fn superpose(&self, options: &Sum) -> Result<Vectors> {
         let (count, d) = (self.count(), self.dimension());
-        let group = options.group.unwrap_or(count);
-        if group == 0 {
-            return Err(Error::out_of_range("group", 0.0, 1.0, count as f64));
-        }
-        if count % group != 0 {
-            let expected = format!("a multiple of the group of {group}");
-            return Err(Error::mismatch("count", expected, count));
-        }
-        let weights = options.weights.as_deref();
-        if let Some(weights) = weights {
-            if weights.len() != group {
-                return Err(Error::mismatch("number of weights", group, weights.len()));
-            }
-            if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
-                let what = format!("weight {at}");
-                return Err(Error::NonFinite { what, value: f64::from(weights[at]) });
-            }
-        }
+        let (group, weights) = (options.group_of(count)?, options.weights.as_deref());
         let mut numbers = rows(count / group, d)?;
         let sum_of = |at: usize| &self.numbers()[at * group * d..][..group * d];
         if group == count {

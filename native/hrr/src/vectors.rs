@@ -60,6 +60,25 @@ fn check_room(count: usize, width: usize) -> Result<usize> {
     Ok(numbers)
 }
 
+/// Refuses vectors of another width.
+pub(crate) fn check_width(dimension: usize, other: usize, what: &str) -> Result<()> {
+    match dimension == other {
+        true => Ok(()),
+        false => Err(Error::mismatch(format!("dimension of the {what}"), dimension, other)),
+    }
+}
+
+/// The count of a result that pairs the rows of batches of these counts.
+pub(crate) fn paired(one: usize, two: usize, what: &str) -> Result<usize> {
+    match (one, two) {
+        (one, two) if one == two || two == 1 => Ok(one),
+        (1, two) => Ok(two),
+        (one, two) => {
+            Err(Error::mismatch(format!("count of the {what}"), format!("1 or {one}"), two))
+        }
+    }
+}
+
 /// Zeros for `count` rows, after a check of the available memory.
 pub(crate) fn rows(count: usize, width: usize) -> Result<Vec<f32>> {
     let numbers = check_room(count, width)?;
@@ -204,24 +223,13 @@ impl Vectors {
 
     /// Refuses vectors of another width.
     pub(crate) fn check_width(&self, other: usize, what: &str) -> Result<()> {
-        match self.dimension == other {
-            true => Ok(()),
-            false => {
-                Err(Error::mismatch(format!("dimension of the {what}"), self.dimension, other))
-            }
-        }
+        check_width(self.dimension, other, what)
     }
 
     /// The count of a result that pairs rows of two batches. A batch of one vector pairs with each row.
     pub(crate) fn paired(&self, other: &Vectors, what: &str) -> Result<usize> {
         self.check_width(other.dimension, what)?;
-        match (self.count(), other.count()) {
-            (one, two) if one == two || two == 1 => Ok(one),
-            (1, two) => Ok(two),
-            (one, two) => {
-                Err(Error::mismatch(format!("count of the {what}"), format!("1 or {one}"), two))
-            }
-        }
+        paired(self.count(), other.count(), what)
     }
 
     /// The numbers in time, `[count, dimension]`.

@@ -11,8 +11,9 @@ use std::sync::{Mutex, TryLockError};
 use rustler::{Binary, Encoder, Env, NewBinary, Reference, Term};
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
+use serde::Deserialize;
 
-use crate::border::{Answer, Task, call, from_binary, perform, pool, to_binary};
+use crate::border::{Answer, Task, call, decode, from_binary, perform, pool, to_binary};
 
 /// Bytes of a call up to which the threads of sessions work on it, for a few milliseconds.
 const POOL_BYTES: usize = 256 << 10;
@@ -35,6 +36,16 @@ pub(crate) fn run<'a, T: Answer + Send + 'static>(
             work()
         })
     })
+}
+
+/// The name of the device among the options of a population or a search.
+#[derive(Deserialize)]
+struct Placed {
+    device: String,
+}
+
+fn device_of(options: Term<'_>) -> Result<String> {
+    decode::<Placed>(options).map(|own| own.device)
 }
 
 /// A value that any process may use, one call at a time. A second call never waits: it is `:busy`.

@@ -1,5 +1,7 @@
 //! Holographic vectors: `Sconce.HRR`.
 
+mod card;
+
 use std::sync::Arc;
 
 use rustler::{Decoder, Encoder, Env, NifResult, Reference, Resource, ResourceArc, Term};

@@ -63,21 +63,10 @@ impl CardEnvs {
     /// Those of [`spec`](super::spec); `Unavailable` for rules that are not native, and for another
     /// [`Autoreset`] than `SameStep`.
     pub fn new(options: &EnvOptions, device: &Device) -> Result<Self> {
-        let refused = |what: String| {
-            let reason = "a card has the native worlds, reset in the same step".into();
-            Err(Error::Unavailable { what: format!("{what} on a card"), reason })
-        };
-        if let Some(host) = &options.host {
-            return refused(format!("environment {}", host.spec().name));
-        }
         if options.autoreset != Autoreset::SameStep {
-            return refused(format!("autoreset {:?}", options.autoreset));
+            return Err(not_native(format!("autoreset {:?}", options.autoreset)));
         }
-        let host = Envs::new(options)?;
-        if !host.world.kernel.on_card {
-            let what = format!("environment {} on a card", host.world.name);
-            return Err(Error::Unavailable { what, reason: "its rules run on CPUs only".into() });
-        }
+        let host = with_rules_of_a_card(options)?;
         let (count, terms) = (options.count, host.spec.reward_terms.len());
         let (states, counters, returns) = placed(&host, device)?;
         let terms = Tensor::from_vec(vec![0f64; count * terms], (count, terms), device)?;
@@ -189,6 +178,32 @@ impl CardEnvs {
         (self.states, self.counters, self.returns) = placed(&self.host, &device)?;
         Ok(overwrite(&self.rules, &self.host.words_for_a_card()?)?)
     }
+}
+
+fn not_native(what: String) -> Error {
+    let reason = "a card has the native worlds, reset in the same step".into();
+    Error::Unavailable { what: format!("{what} on a card"), reason }
+}
+
+/// Environments of a world that `environments.cu` has.
+fn with_rules_of_a_card(options: &EnvOptions) -> Result<Envs> {
+    if let Some(host) = &options.host {
+        return Err(not_native(format!("environment {}", host.spec().name)));
+    }
+    let host = Envs::new(options)?;
+    if !host.world.kernel.on_card {
+        let what = format!("environment {} on a card", host.world.name);
+        return Err(Error::Unavailable { what, reason: "its rules run on CPUs only".into() });
+    }
+    Ok(host)
+}
+
+/// The options of environments as `rules.cuh` has them, in words of 64 bits.
+///
+/// # Errors
+/// Those of [`spec`](super::spec); `Unavailable` for rules that are not native or run on CPUs only.
+pub fn rules_for_a_card(options: &EnvOptions) -> Result<Vec<i64>> {
+    with_rules_of_a_card(&EnvOptions { count: 1, ..options.clone() })?.words_for_a_card()
 }
 
 /// States, counters and returns of environments, on a card.

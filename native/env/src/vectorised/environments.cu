@@ -18,17 +18,9 @@
 #include "duel.cuh"
 #include "mountain_car.cuh"
 #include "pendulum.cuh"
+#include "rules.cuh"
 
 namespace {
-
-struct Rules {
-  float weights[4];
-  unsigned limit, repeat;
-  // Keys of the start states and of the scripted player; their index is that of the environment, counted from `first`.
-  unsigned starts[2], moves[2];
-  unsigned long long first;
-  int opponent, stack;
-};
 
 struct Memory {
   float *states;
@@ -43,26 +35,12 @@ struct Memory {
   int t, time;
 };
 
-__device__ inline Words words_of(const unsigned *key, unsigned long long index, unsigned long long step) {
-  return philox({{unsigned(index), unsigned(index >> 32), unsigned(step), unsigned(step >> 32)}}, key[0], key[1]);
-}
-
 // Writes a row of stacked observations: the last ones of `old`, then `seen`; or, with `fill`, copies of `seen`.
 template <int SHOWN>
 __device__ void show(const float *seen, const float *old, float *row, int stack, bool fill) {
   for (int slot = 0; slot + 1 < stack; slot++)
     for (int i = 0; i < SHOWN; i++) row[slot * SHOWN + i] = fill ? seen[i] : old[(slot + 1) * SHOWN + i];
   for (int i = 0; i < SHOWN; i++) row[(stack - 1) * SHOWN + i] = seen[i];
-}
-
-template <typename W>
-__device__ void play(int player, const float *state, const Rules &rules, unsigned long long index,
-                     unsigned long long time, float *input) {
-  if constexpr (W::SEATS > 1) {
-    float seen[W::SHOWN];
-    W::observe(state, 1, seen);
-    W::play(player, seen, words_of(rules.moves, index, time), input);
-  }
 }
 
 // Writes the observations of all rows of an environment.

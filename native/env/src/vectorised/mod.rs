@@ -13,7 +13,7 @@ use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, pool};
 
 pub use autoreset::Autoreset;
-pub use card::{CardEnvs, CardStep, TERMINATED};
+pub use card::{CardEnvs, CardStep, TERMINATED, rules_for_a_card};
 pub(crate) use inputs::{Label, check};
 pub(crate) use kernel::Kernel;
 pub use options::{EnvOptions, EnvSpec, names, spec};

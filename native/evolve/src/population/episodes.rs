@@ -104,12 +104,15 @@ struct Part<'a> {
 
 impl Population {
     /// Plays episodes. An individual chooses the most likely action; a number of it that is not finite counts as 0.
-    /// Results do not depend on the number of threads.
+    /// Results do not depend on the number of threads. On a card one launch plays all episodes.
     ///
     /// # Errors
-    /// Those of [`Episodes::check`].
+    /// Those of [`Episodes::check`]; on a card `Unavailable` for an environment whose rules run on CPUs only.
     pub fn episodes(&self, options: &Episodes) -> Result<Evaluated> {
         let spec = options.check(&self.network)?;
+        if let Some(resident) = self.resident()? {
+            return resident.episodes(&self.network, options, &spec.name);
+        }
         let width = options.measures.len();
         let shards = self.count.div_ceil(SHARD);
         let mut all = memory::caught(|| {

@@ -1,17 +1,23 @@
 //! Populations: many policies of one small Spec, whose numbers stay in native memory.
 
+mod card;
 mod episodes;
+mod image;
 mod kernel;
 mod network;
 mod stored;
 
+use std::sync::OnceLock;
+
+use card::Resident;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::LANES;
-use sconce_tensor::{Device, Error, Result, Tensor, memory, pool, tensor};
+use sconce_tensor::{Device, Error, Result, Tensor, device, memory, pool, tensor};
 use serde::Deserialize;
 
 pub use episodes::{Episodes, Evaluated, Measure};
+pub use image::{CardImage, CardWeights};
 pub use network::Network;
 pub use stored::Storage;
 use stored::{SHARD, Stored};
@@ -46,6 +52,10 @@ pub struct Population {
     network: Network,
     count: usize,
     stored: Stored,
+    /// The card that computes, if it is not the CPU.
+    card: Option<Device>,
+    /// The copy on that card. A change of the individuals drops it, and the next computation makes it again.
+    resident: OnceLock<Resident>,
 }
 
 impl Population {
@@ -66,7 +76,8 @@ impl Population {
             check(&network, mean, 1)?;
         }
         let stored = Stored::new(storage, &network, count.div_ceil(LANES))?;
-        let mut population = Population { network, count, stored };
+        let (card, resident) = (None, OnceLock::new());
+        let mut population = Population { network, count, stored, card, resident };
         population.fill(sigma, mean.unwrap_or_default(), (seed, 0));
         Ok(population)
     }
@@ -83,9 +94,33 @@ impl Population {
         Ok(())
     }
 
+    /// The same individuals, whose forward passes and episodes are computed by a device. A card gets a copy of all numbers
+    /// after each change; variation stays on the CPU.
+    pub fn on(mut self, device: &Device) -> Self {
+        self.card = (!device.is_cpu()).then(|| device.clone());
+        self.resident = OnceLock::new();
+        self
+    }
+
+    /// The device that computes.
+    pub fn device(&self) -> Device {
+        self.card.clone().unwrap_or(Device::Cpu)
+    }
+
+    /// The copy on the card, if a card computes.
+    fn resident(&self) -> Result<Option<&Resident>> {
+        let Some(card) = &self.card else { return Ok(None) };
+        if self.resident.get().is_none() {
+            // Another thread may have made the same copy meanwhile.
+            drop(self.resident.set(Resident::of(self, card)?));
+        }
+        Ok(self.resident.get())
+    }
+
     fn fill(&mut self, sigma: f32, mean: &[f32], (seed, generation): (u64, u64)) {
         let size = self.network.size();
         let rng = Rng::new(seed, "evolve.population", generation);
+        self.resident = OnceLock::new();
         self.stored.fill(&self.network, self.count, |first, rows| {
             normals(&rng, (first * size) as u64, rows);
             for row in rows.chunks_exact_mut(size) {
@@ -162,6 +197,7 @@ impl Population {
             let (last, most) = (first as f64 + rows as f64, self.count as f64);
             return Err(Error::out_of_range("end of the individuals", last, 0.0, most));
         }
+        self.resident = OnceLock::new();
         if first == 0 && rows == self.count {
             self.stored.fill(&self.network, rows, |first, rows| {
                 rows.copy_from_slice(&solutions[first * size..][..rows.len()]);
@@ -198,6 +234,22 @@ impl Population {
         if let Some(value) = observations.iter().find(|v| !v.is_finite()) {
             return Err(Error::NonFinite { what: "an observation".into(), value: (*value).into() });
         }
+        let logits = match self.resident()? {
+            Some(resident) => resident.forward(&self.network, observations)?,
+            None => self.logits(observations, is_shared)?,
+        };
+        match logits.iter().position(|v| !v.is_finite()) {
+            None => Ok(logits),
+            Some(at) => {
+                let what = format!("a logit of individual {}", at / outputs);
+                Err(Error::NonFinite { what, value: logits[at].into() })
+            }
+        }
+    }
+
+    /// The logits as the CPU computes them.
+    fn logits(&self, observations: &[f32], is_shared: bool) -> Result<Vec<f32>> {
+        let (inputs, outputs) = (self.network.inputs(), self.network.outputs());
         memory::room("logits", (self.count * outputs * size_of::<f32>()) as u64)?;
         let mut logits = memory::caught(|| Ok(memory::zeros(self.count * outputs)))?;
         pool::for_each_rows(&mut logits, outputs, SHARD, |first, logits| {
@@ -215,13 +267,7 @@ impl Population {
                 scatter(&units[self.network.logits.clone()], rows);
             }
         });
-        match logits.iter().position(|v| !v.is_finite()) {
-            None => Ok(logits),
-            Some(at) => {
-                let what = format!("a logit of individual {}", at / outputs);
-                Err(Error::NonFinite { what, value: logits[at].into() })
-            }
-        }
+        Ok(logits)
     }
 
     /// Replaces all individuals by children of pairs of them: of `pairs [count, 2]`, or of pairs that are drawn
@@ -241,6 +287,7 @@ impl Population {
         let parents = self.solutions()?;
         let parent = |at: usize| &parents[at * size..][..size];
         let fill = |first: usize, rows: &mut [f32]| children.fill(first, &pairs, parent, rows);
+        self.resident = OnceLock::new();
         self.stored.fill(&self.network, count, fill);
         Ok(())
     }
@@ -281,6 +328,7 @@ impl Population {
         let (pairs, solutions) = (self.pairs(pairs, elites)?, &archive.elites().solutions);
         let parent = |at: usize| &solutions[at * size..][..size];
         let children = variation.children(size, stream)?;
+        self.resident = OnceLock::new();
         self.stored.fill(&self.network, self.count, |first, rows| {
             children.fill(first, &pairs, parent, rows);
         });
@@ -312,6 +360,15 @@ impl Population {
             solution[place].copy_from_slice(&tensor::to_vec(weight)?);
         }
         Ok(solution)
+    }
+}
+
+/// A thread that may wait for the card frees the copy there.
+impl Drop for Population {
+    fn drop(&mut self) {
+        if let (Some(card), Some(resident)) = (self.card.take(), self.resident.take()) {
+            device::leave(card, resident);
+        }
     }
 }
 

@@ -30,10 +30,10 @@ pub enum Storage {
 /// Weights `[blocks, weights]`, and biases and scales `[blocks, rows]`.
 #[derive(Debug, Clone)]
 pub(super) struct Cells<C> {
-    weights: Vec<C>,
-    biases: Vec<Lanes>,
+    pub(super) weights: Vec<C>,
+    pub(super) biases: Vec<Lanes>,
     /// Empty for factors of 1.
-    scales: Vec<Lanes>,
+    pub(super) scales: Vec<Lanes>,
 }
 
 /// [`Cells`] of each type.

@@ -7,9 +7,10 @@ mod select;
 
 use std::time::{Duration, Instant};
 
+use sconce_env::rules_for_a_card;
 use sconce_nn::Spec;
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Device, Error, Result};
 use serde::{Deserialize, Serialize};
 
 use emitter::Emitter;
@@ -143,6 +144,18 @@ impl Search {
         };
         own.check_archive(archive)?;
         Ok(own)
+    }
+
+    /// The same search, whose episodes a device computes. Variation and the archive stay on the CPU.
+    ///
+    /// # Errors
+    /// `Unavailable` on a card for an environment whose rules run on CPUs only.
+    pub fn on(mut self, device: &Device) -> Result<Self> {
+        if !device.is_cpu() {
+            rules_for_a_card(&self.episodes.env)?;
+        }
+        self.population = self.population.on(device);
+        Ok(self)
     }
 
     /// The individuals of the last generation.

@@ -3,10 +3,10 @@
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_evolve::{Episodes, Network, Population, PopulationOptions, Variation};
 use sconce_nn::Spec;
-use sconce_tensor::Result;
+use sconce_tensor::{Result, device};
 
 use super::archive::ArchiveHandle;
-use super::{Column, Locked, length, run};
+use super::{Column, Locked, device_of, length, run};
 use crate::border::{
     Answer, Given, Handle, Handled, Task, call, decode, error, from_binary, perform, pool,
 };
@@ -14,7 +14,7 @@ use crate::policy::PolicyHandle;
 
 struct PopulationHandle {
     population: Locked<Population>,
-    /// Bytes of all individuals, which decide on which thread a call runs.
+    /// Bytes of all individuals, which decide on which thread a call runs. Calls on a card run in the background.
     bytes: usize,
 }
 
@@ -33,6 +33,7 @@ impl PopulationHandle {
         let (network, bytes) = (population.network(), population.bytes());
         let (size, inputs, outputs) = (network.size(), network.inputs(), network.outputs());
         let sizes = (population.count(), size, inputs, outputs, bytes);
+        let bytes = if population.device().is_cpu() { bytes } else { usize::MAX };
         let population = Locked::new(population);
         (ResourceArc::new(PopulationHandle { population, bytes }), sizes)
     }
@@ -73,6 +74,7 @@ fn population_new<'a>(
     options: Term<'a>,
     mean: Term<'a>,
 ) -> Term<'a> {
+    let device = device_of(options);
     let (spec, options) = (decode::<Spec>(spec), decode::<PopulationOptions>(options));
     let size =
         spec.as_ref().ok().and_then(|spec| Network::of(spec).ok()).map_or(0, |own| own.size());
@@ -80,8 +82,9 @@ fn population_new<'a>(
     let mean = Given::new(env, mean);
     run(env, "population", reference, bytes, move || {
         let mean = Some(floats(&mean, "mean")?).filter(|mean| !mean.is_empty());
+        let device = device::named(&device?)?;
         let made = Population::new(&spec?, &options?, mean.as_deref())?;
-        Ok(PopulationHandle::described(made))
+        Ok(PopulationHandle::described(made.on(&device)))
     })
 }
 

@@ -7,10 +7,10 @@ use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_evolve::{Archive, Episodes, Event, RunOptions, Search, SearchOptions};
 use sconce_nn::Spec;
 use sconce_tensor::pool::Class;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, device};
 
 use super::archive::ArchiveHandle;
-use super::{Column, Locked};
+use super::{Column, Locked, device_of};
 use crate::border::{Data, Handle, Handled, Task, call, decode};
 
 struct SearchHandle {
@@ -49,14 +49,17 @@ fn search_new<'a>(
     archive: Option<ResourceArc<ArchiveHandle>>,
 ) -> Term<'a> {
     call(env, "search", || {
+        let device = device_of(options)?;
         let (spec, options) = (decode::<Spec>(spec)?, decode::<SearchOptions>(options)?);
         let episodes = decode::<Episodes>(episodes)?;
         Task::start(env, "search", reference, move |_events, _cancelled| {
             let made = |archive: Option<&Archive>| Search::new(&spec, &options, &episodes, archive);
+            let device = device::named(&device)?;
             let search = match &archive {
                 None => made(None),
                 Some(own) => own.with(|archive| made(Some(archive))),
             }?;
+            let search = search.on(&device)?;
             let population = search.population();
             let sizes = (population.count(), population.network().size());
             let search = Locked::new(search);

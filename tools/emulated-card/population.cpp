@@ -1,0 +1,11 @@
+#include "emulate.h"
+#include "population.cu"
+
+EMULATED(population_forward)
+EMULATED(population_episodes_cart_pole)
+EMULATED(population_episodes_cart_pole_velocity_less)
+EMULATED(population_episodes_mountain_car)
+EMULATED(population_episodes_mountain_car_continuous)
+EMULATED(population_episodes_acrobot)
+EMULATED(population_episodes_pendulum)
+EMULATED(population_episodes_duel)
