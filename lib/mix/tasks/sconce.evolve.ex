@@ -42,7 +42,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
   | file | content |
   |---|---|
   | `best.safetensors` | a policy: the mean of a strategy, or the best elite |
-  | `archive.safetensors`, `archive.svg` | the archive, and its picture for one or two measures |
+  | `archive.safetensors`, `archive.svg` | the archive, and its picture if it has two measures |
   | `search.json`, `archive-a.safetensors`, .. | the state |
 
   #{Switches.docs(Settings.schema(:own))}
@@ -261,7 +261,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
     [file, picture] = for name <- ["archive.safetensors", "archive.svg"], do: Path.join(out, name)
 
     with :ok <- Archive.save(archive, file) do
-      case archive.measures in 1..2 && Archive.write(archive, picture) do
+      case archive.measures == 2 && Archive.write(archive, picture) do
         :ok -> {:ok, [file, picture]}
         false -> {:ok, [file]}
         error -> error

@@ -58,6 +58,17 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     assert stats.elites in 2..96
   end
 
+  test "an archive of one measure has no picture", %{tmp_dir: dir} do
+    switches =
+      ~w(--env cart_pole --archive grid:50 --measures length --ranges 0..500) ++
+        ~w(--hidden-sizes 4 --batch 32 --generations 2 --out #{dir}/line)
+
+    assert evolve(switches) =~ "archive.safetensors"
+    {:ok, archive} = Archive.load(Path.join(dir, "line/archive.safetensors"))
+    assert archive.measures == 1
+    refute File.exists?(Path.join(dir, "line/archive.svg"))
+  end
+
   test "NEAT learns XOR and draws its best network", %{tmp_dir: dir} do
     text = evolve(["--preset", "xor", "--out", dir, "--seed", "1"])
     assert text =~ "XOR solved after"
