@@ -149,7 +149,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
   end
 
   defp act({:sweep, opts}) do
-    sizes = for size <- @sizes, fits?(opts, size), do: size
+    sizes = checked(fn -> Settings.batches(opts, @sizes) end)
     rates = answer(fn -> Search.sweep(&Settings.search(opts, &1), sizes, @sweep_s) end)
     {best, _rate} = Enum.max_by(rates, &elem(&1, 1))
 
@@ -190,14 +190,6 @@ defmodule Mix.Tasks.Sconce.Evolve do
     report = answer(fn -> Signals.stopping(fn -> follow(search, opts) end) end)
     written = files(search, opts)
     say([Progress.summary(report), for(path <- written, do: ["\nfile  ", Text.printable(path)])])
-  end
-
-  # A strategy's emitters share a batch in equal parts.
-  defp fits?(opts, size) do
-    case String.split(opts[:source] || "", ":") do
-      ["cma_" <> _, count] -> rem(size, String.to_integer(count)) == 0
-      _other -> true
-    end
   end
 
   defp prepare(:evolve, _search, opts, args) do

@@ -194,6 +194,18 @@ defmodule Sconce.Evolve.Settings do
          do: Search.new(spec, env, [archive: archive] ++ own)
   end
 
+  @doc """
+  Rounds batch sizes up to those that the source of complete options can use. Emitters share a batch in equal parts, and
+  the strategy of each needs at least two individuals.
+  """
+  @spec batches(keyword, [pos_integer]) :: [pos_integer]
+  def batches(opts, sizes) do
+    case source!(opts) do
+      {_kind, count} -> Enum.uniq(for size <- sizes, do: count * max(ceil(size / count), 2))
+      _other -> sizes
+    end
+  end
+
   defp env!(text) do
     names = Map.new(Env.names(), &{to_string(&1), &1})
     Options.known!(text, Map.keys(names), "environment")

@@ -84,6 +84,16 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     end)
   end
 
+  test "a sweep measures batches that emitters can share" do
+    switches = ~w(--sweep --source cma_me:999 --hidden-sizes 2 --time-limit 5)
+    text = evolve(@small ++ switches)
+
+    for size <- ["1,998", "2,997", "4,995", "8,991"],
+        do: assert(text =~ ~r/^batch +#{size}  .* evaluations a second/m)
+
+    assert length(String.split(text, "batch ")) == 5
+  end
+
   test "invalid switches are named", %{tmp_dir: dir} do
     for {args, message} <- [
           {[], "--out is required"},
@@ -101,6 +111,8 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
           {["--resume", dir], "switches"},
           {["--resume", dir, "--plan"], "--resume does not go with --plan"},
           {~w(--preset xor --out x --env duel), "--env does not go with --preset xor"},
+          {~w(--sweep --env cart_pole --source cma_me:0), "--source cannot be"},
+          {~w(--sweep --env cart_pole --source cma_me:x), "--source cannot be"},
           {~w(--plan --sweep --env cart_pole), "--plan does not go with --sweep"}
         ] do
       error = assert_raise Mix.Error, fn -> evolve(args) end
