@@ -94,6 +94,11 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     assert length(String.split(text, "batch ")) == 5
   end
 
+  test "a plan of CMA-MAE needs a rate and a threshold" do
+    switches = ~w(--plan --source cma_mae:4 --archive-rate 0.1 --threshold-min 0)
+    assert evolve(@small ++ switches) =~ ~r/time +\d/
+  end
+
   test "invalid switches are named", %{tmp_dir: dir} do
     for {args, message} <- [
           {[], "--out is required"},
@@ -113,6 +118,9 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
           {~w(--preset xor --out x --env duel), "--env does not go with --preset xor"},
           {~w(--sweep --env cart_pole --source cma_me:0), "--source cannot be"},
           {~w(--sweep --env cart_pole --source cma_me:x), "--source cannot be"},
+          {@small ++ ~w(--out x --source cma_mae:4), "--source cma_mae:4 needs --threshold-min"},
+          {@small ++ ~w(--out x --source cma_mae:4 --threshold-min 0), "--archive-rate below 1"},
+          {@small ++ ~w(--plan --source cma_mae:4 --archive-rate 0.1), "needs --threshold-min"},
           {~w(--plan --sweep --env cart_pole), "--plan does not go with --sweep"}
         ] do
       error = assert_raise Mix.Error, fn -> evolve(args) end
