@@ -170,7 +170,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
              {:ok, neat} <- Neat.new(neat),
              patterns = [[0, 0], [0, 1], [1, 0], [1, 1]],
              goal = [generations: opts[:generations], stop_at: 3.9],
-             {:ok, fit} <- Neat.fit(neat, patterns, [[0], [1], [1], [0]], goal),
+             {:ok, fit} <- timed(fn -> Neat.fit(neat, patterns, [[0], [1], [1], [0]], goal) end),
              {:ok, best} <- Neat.best(neat),
              :ok <- Neat.write(best.genome, picture),
              do: {:ok, {fit, best}}
@@ -179,6 +179,9 @@ defmodule Mix.Tasks.Sconce.Evolve do
     reached = if fit.reached, do: "solved", else: "not solved"
     count = Figures.counted(fit.generations, "generation")
     say("XOR #{reached} after #{count}, fitness #{Float.round(best.fitness, 3)} of 4")
+    rate = round(opts[:batch] * fit.generations / fit.wall_s)
+    say("#{Figures.grouped(rate)} genome-generations a second")
+    say("time: #{shares(fit.seconds)}")
     say(["file  ", Text.printable(picture)])
   end
 
@@ -190,6 +193,19 @@ defmodule Mix.Tasks.Sconce.Evolve do
     report = answer(fn -> Signals.stopping(fn -> follow(search, opts) end) end)
     written = files(search, opts)
     say([Progress.summary(report), for(path <- written, do: ["\nfile  ", Text.printable(path)])])
+  end
+
+  defp timed(work) do
+    {us, answer} = :timer.tc(work)
+    with {:ok, fit} <- answer, do: {:ok, Map.put(fit, :wall_s, max(us, 1) / 1.0e6)}
+  end
+
+  defp shares(seconds) do
+    all = seconds |> Map.values() |> Enum.sum() |> max(1.0e-9)
+
+    Enum.map_join([:variation, :evaluation, :species], ", ", fn stage ->
+      "#{stage} #{:erlang.float_to_binary(100 * seconds[stage] / all, decimals: 1)} %"
+    end)
   end
 
   defp prepare(:evolve, _search, opts, args) do

@@ -72,6 +72,11 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
   test "NEAT learns XOR and draws its best network", %{tmp_dir: dir} do
     text = evolve(["--preset", "xor", "--out", dir, "--seed", "1"])
     assert text =~ "XOR solved after"
+    assert [_line, rate] = Regex.run(~r/^([\d,]+) genome-generations a second$/m, text)
+    assert rate |> String.replace(",", "") |> String.to_integer() > 0
+    stages = ~r/^time: variation ([\d.]+) %, evaluation ([\d.]+) %, species ([\d.]+) %$/m
+    assert [_line | shares] = Regex.run(stages, text)
+    assert_in_delta shares |> Enum.map(&String.to_float/1) |> Enum.sum(), 100, 0.2
     assert File.read!(Path.join(dir, "best.svg")) =~ "<svg"
   end
 
