@@ -41,9 +41,13 @@ defmodule Mix.Tasks.Sconce.Evolve do
 
   | file | content |
   |---|---|
-  | `best.safetensors` | a policy: the mean of a strategy, or the best elite |
+  | `best.safetensors` | a policy: the mean of a strategy, or the best elite of the archive |
   | `archive.safetensors`, `archive.svg` | the archive, and its picture if it has two measures |
   | `search.json`, `archive-a.safetensors`, .. | the state |
+
+  An archive may have lost the candidate with the best return of the run: below
+  `--archive-rate 1` a worse one may replace it, and a full `unstructured` one may
+  not take it. The line of `best.safetensors` then shows the return of its elite.
 
   #{Switches.docs(Settings.schema(:own))}
 
@@ -191,8 +195,10 @@ defmodule Mix.Tasks.Sconce.Evolve do
     search = answer(fn -> Settings.search(opts) end)
     prepare(kind, search, opts, args)
     report = answer(fn -> Signals.stopping(fn -> follow(search, opts) end) end)
-    written = files(search, opts)
-    say([Progress.summary(report), for(path <- written, do: ["\nfile  ", Text.printable(path)])])
+    {best, others} = files(search, opts)
+    note = answer(fn -> note(search, report.progress.best) end)
+    files = for path <- [best | others], do: ["\nfile  ", Text.printable(path)]
+    say([Progress.summary(report), List.insert_at(files, 1, note)])
   end
 
   defp timed(work) do
@@ -252,9 +258,22 @@ defmodule Mix.Tasks.Sconce.Evolve do
       with {:ok, policy} <- Search.policy(search),
            :ok <- Policy.save(policy, best, notes: %{"env" => world(search.env, opts)}),
            {:ok, pictures} <- archive(search.archive, out),
-           do: {:ok, [best | pictures]}
+           do: {:ok, {best, pictures}}
     end)
   end
+
+  # The file of a search with elites has the best elite that is left. Elites of CMA-MAE may be worse than those that they
+  # replaced, and an archive of balls that is full stores nothing outside of them.
+  defp note(%{source: source} = search, best) when source == :elites or is_tuple(source) do
+    with {:ok, %{objectives: %{data: data}}} <- Archive.elites(%{search.archive | form: :map}) do
+      case Enum.max(for <<objective::float-64-little <- data>>, do: objective) do
+        ^best -> {:ok, ""}
+        left -> {:ok, "  return #{Float.round(left, 2)}; no elite has the best return"}
+      end
+    end
+  end
+
+  defp note(_strategy, _best), do: {:ok, ""}
 
   # `mix sconce.play` plays in the same world.
   defp world(env, opts) do

@@ -69,6 +69,29 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     refute File.exists?(Path.join(dir, "line/archive.svg"))
   end
 
+  test "the return of the best elite is shown if a worse one replaced the best candidate", %{
+    tmp_dir: dir
+  } do
+    switches =
+      ~w(--env cart_pole --archive grid:1x1 --measures final:0,input:0) ++
+        ~w(--ranges=-2.4..2.4,0..1 --hidden-sizes 4 --batch 32 --generations 3)
+
+    lost = ~w(--source cma_mae:4 --archive-rate 0 --threshold-min 0 --out #{dir}/lost)
+    text = evolve(switches ++ lost)
+    {:ok, archive} = Archive.load(Path.join(dir, "lost/archive.safetensors"))
+    {:ok, %{objectives: [left]}} = Archive.elites(archive)
+
+    assert text =~
+             "best.safetensors  return #{Float.round(left, 2)}; no elite has the best return"
+
+    [_line, best] = Regex.run(~r/best return ([\d.]+)/, text)
+    assert String.to_float(best) > left
+    {:ok, played} = Sconce.Env.play(Path.join(dir, "lost/best.safetensors"), nil, episodes: 1)
+    assert length(played.returns) == 1
+
+    refute evolve(switches ++ ["--out", Path.join(dir, "kept")]) =~ "no elite has"
+  end
+
   test "NEAT learns XOR and draws its best network", %{tmp_dir: dir} do
     text = evolve(["--preset", "xor", "--out", dir, "--seed", "1"])
     assert text =~ "XOR solved after"
