@@ -202,8 +202,10 @@ defmodule Sconce.Evolve.Island do
       for from <- state.waiting, do: GenServer.reply(from, ended(state))
       {:noreply, %{state | waiting: []}}
     else
+      state = state |> advance() |> migrate()
+      # Messages that have arrived during the round are ahead of the next one.
       send(self(), :round)
-      {:noreply, state |> advance() |> migrate()}
+      {:noreply, state}
     end
   end
 

@@ -8,11 +8,11 @@ defmodule Sconce.Evolve.IslandTest do
 
   doctest Island
 
-  defp until(condition, tries \\ 600) do
+  defp until(condition, tries \\ 600, pause_ms \\ 50) do
     cond do
       condition.() -> :ok
       tries == 0 -> flunk("waited in vain")
-      true -> Process.sleep(50) && until(condition, tries - 1)
+      true -> Process.sleep(pause_ms) && until(condition, tries - 1, pause_ms)
     end
   end
 
@@ -38,6 +38,22 @@ defmodule Sconce.Evolve.IslandTest do
     {:ok, one} = Archive.stats(search(9).archive)
     assert merged.elites > one.elites
     for own <- [island, late], do: GenServer.stop(own)
+  end
+
+  test "messages that arrive during a round are served before the next one" do
+    own = search(5)
+    opts = %{group: make_ref(), every: 1000, migrants: 1, generations: 2000, seed: 5}
+    {:ok, state} = Island.init({own, opts})
+    assert_received :round
+    island = self()
+
+    Task.start_link(fn ->
+      until(fn -> match?({:error, %{kind: :busy}}, Archive.stats(own.archive)) end, 60_000, 0)
+      send(island, :meanwhile)
+    end)
+
+    assert {:noreply, %{generation: 1000}} = Island.handle_info(:round, state)
+    assert {:messages, [:meanwhile, :round]} = Process.info(self(), :messages)
   end
 
   test "elites that do not fit are refused, and an island without an archive is named" do
