@@ -76,6 +76,8 @@ defmodule Sconce.Evolve.Island do
 
   # Milliseconds for which calls wait for the round of an island.
   @call_ms 60_000
+  # Milliseconds before an island that has lost its group tries to join it again.
+  @rejoin_ms 20
 
   @typedoc "The pid or the name of an island."
   @type island :: GenServer.server()
@@ -160,7 +162,7 @@ defmodule Sconce.Evolve.Island do
 
   @impl true
   def init({search, opts}) do
-    _scope = Group.join({__MODULE__, opts.group}, self())
+    scope = Group.join({__MODULE__, opts.group}, self())
     for other <- others(opts.group), do: send(other, {:hello, self()})
     send(self(), :round)
 
@@ -168,6 +170,7 @@ defmodule Sconce.Evolve.Island do
      %{
        search: search,
        opts: opts,
+       scope: scope,
        generation: 0,
        round: 0,
        progress: nil,
@@ -225,6 +228,15 @@ defmodule Sconce.Evolve.Island do
         {:noreply, %{state | refused: state.refused + 1}}
     end
   end
+
+  # The scope of the groups has crashed and lost its members. Joining is retried until the scope runs again.
+  def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
+    Process.send_after(self(), {:join, scope}, @rejoin_ms)
+    {:noreply, state}
+  end
+
+  def handle_info({:join, scope}, %{scope: scope} = state),
+    do: {:noreply, %{state | scope: Group.join({__MODULE__, state.opts.group}, self())}}
 
   defp rests?(%{error: error}) when error != nil, do: true
   defp rests?(%{opts: %{generations: nil}}), do: false

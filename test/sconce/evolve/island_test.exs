@@ -2,6 +2,7 @@ defmodule Sconce.Evolve.IslandTest do
   use ExUnit.Case, async: false
 
   alias Sconce.Evolve.{Archive, Island, Population, Search}
+  alias Sconce.Serving.Group
   alias Sconce.Test.{Cluster, Islands}
 
   import Islands, only: [archive: 1, search: 1]
@@ -54,6 +55,18 @@ defmodule Sconce.Evolve.IslandTest do
 
     assert {:noreply, %{generation: 1000}} = Island.handle_info(:round, state)
     assert {:messages, [:meanwhile, :round]} = Process.info(self(), :messages)
+  end
+
+  test "an island is in its group again after a restart of the groups" do
+    group = make_ref()
+    {:ok, island} = Island.start_link(search(6), group: group, generations: 1)
+    assert :ok = Island.await(island)
+    scope = Process.whereis(Group)
+    Process.exit(scope, :kill)
+    until(fn -> Process.whereis(Group) not in [nil, scope] end)
+    until(fn -> Group.members({Island, group}) == [island] end, 100)
+    assert Island.merge(group, archive(search(6).spec)) == {:ok, 1}
+    GenServer.stop(island)
   end
 
   test "elites that do not fit are refused, and an island without an archive is named" do
