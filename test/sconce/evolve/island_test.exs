@@ -9,6 +9,25 @@ defmodule Sconce.Evolve.IslandTest do
 
   doctest Island
 
+  defmodule Fake do
+    # A member of a group that gives one answer.
+    use GenServer
+
+    def start_link(args), do: GenServer.start_link(__MODULE__, args)
+
+    @impl true
+    def init({group, answer}) do
+      _scope = Sconce.Serving.Group.join({Island, group}, self())
+      {:ok, answer}
+    end
+
+    @impl true
+    def handle_call(:elites, _from, answer), do: {:reply, answer, answer}
+
+    @impl true
+    def handle_info(_hello, answer), do: {:noreply, answer}
+  end
+
   defp until(condition, tries \\ 600, pause_ms \\ 50) do
     cond do
       condition.() -> :ok
@@ -55,6 +74,31 @@ defmodule Sconce.Evolve.IslandTest do
 
     assert {:noreply, %{generation: 1000}} = Island.handle_info(:round, state)
     assert {:messages, [:meanwhile, :round]} = Process.info(self(), :messages)
+  end
+
+  test "a merge goes on after islands that fail, and names them" do
+    group = make_ref()
+    late = %Sconce.Error{kind: :deadline, op: :island, details: %{what: "x", deadline_ms: 1}}
+    misfit = {:ok, ["", <<1.0::float-64-little>>, ""]}
+    # One joins before the island, and one after it: members have no order.
+    own = search(7)
+    refused = start_supervised!({Fake, {group, misfit}}, id: :refused)
+    {:ok, island} = Island.start_link(own, group: group, generations: 1)
+    assert :ok = Island.await(island)
+    silent = start_supervised!({Fake, {group, {:error, late}}}, id: :silent)
+
+    whole = archive(own.spec)
+
+    assert {:error, %Sconce.Error{op: :merge, details: details} = error} =
+             Island.merge(group, whole)
+
+    assert details.merged == 1
+    assert details.failed |> Enum.map(&elem(&1, 0)) |> Enum.sort() == Enum.sort([refused, silent])
+    for pid <- [refused, silent], do: assert(Exception.message(error) =~ inspect(pid))
+    {:ok, merged} = Archive.stats(whole)
+    {:ok, one} = Archive.stats(own.archive)
+    assert merged.elites == one.elites and one.elites > 0
+    GenServer.stop(island)
   end
 
   test "an island is in its group again after a restart of the groups" do
