@@ -300,6 +300,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
     [
       "#{inspect(search)}\n",
       "population  #{Figures.size(plan.population_bytes)}\n",
+      if(plan.strategy_bytes, do: "strategy    #{Figures.size(plan.strategy_bytes)}\n", else: []),
       if(plan.archive_bytes,
         do: "archive     #{Figures.size(plan.archive_bytes)} when it is full\n",
         else: []

@@ -105,7 +105,11 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
 
   test "a plan and a sweep write nothing", %{tmp_dir: dir} do
     File.cd!(dir, fn ->
-      assert evolve(["--preset", "cart_pole", "--hidden-sizes", "2", "--plan"]) =~ ~r/time +\d/
+      plan = evolve(["--preset", "cart_pole", "--hidden-sizes", "2", "--plan"])
+      assert plan =~ ~r/time +\d/
+      assert plan =~ ~r/strategy +640 B/
+      int8 = evolve(~w(--preset cart_pole --hidden-sizes 2 --plan --storage int8))
+      refute Regex.run(~r/population .*/, int8) == Regex.run(~r/population .*/, plan)
       text = evolve(~w(--env cart_pole --hidden-sizes 2 --episodes 1 --sweep --time-limit 5))
       assert text =~ "evaluations a second  best"
       assert File.ls!(".") == []
