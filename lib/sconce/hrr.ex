@@ -61,7 +61,9 @@ defmodule Sconce.HRR do
   | `:unitary` | moduli of the spectrum are 1, phases are random | `unbind/3` is exact | `1 / sqrt(K)` |
   | `:gaussian` | normal with variance `1 / dimension` | `unbind/3` adds noise | `1 / sqrt(K + 1)` |
 
-  The cosine of different atoms has mean 0 and standard deviation `1 / sqrt(dimension)`: 0.011 for 8192.
+  The cosine of different atoms has a standard deviation of about `1 / sqrt(dimension)`: 0.011 for 8192. Its mean is 0 for
+  `:gaussian` atoms and `2 / dimension` for `:unitary` ones: the first and the middle number of the spectrum are real,
+  and they are 1 in all unitary atoms.
 
   ## On a card
 

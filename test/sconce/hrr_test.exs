@@ -45,6 +45,34 @@ defmodule Sconce.HRRTest do
     assert_near(numbers(exact), a)
   end
 
+  test "unitary atoms share two numbers of the spectrum, so their cosines have a mean of 2 / dimension" do
+    for {kind, dimension, mean} <- [
+          {:unitary, 8, 0.25},
+          {:unitary, 64, 0.03125},
+          {:gaussian, 8, 0.0}
+        ] do
+      {:ok, cosines} =
+        HRR.similarity(
+          atoms(300, dimension, kind: kind),
+          atoms(300, dimension, kind: kind, seed: 1)
+        )
+
+      cosines = List.flatten(cosines)
+      count = length(cosines)
+      found = Enum.sum(cosines) / count
+      assert_in_delta found, mean, 0.01
+      variance = Enum.sum(for cosine <- cosines, do: (cosine - found) ** 2) / count
+      assert_in_delta :math.sqrt(variance) * :math.sqrt(dimension), 1, 0.15
+    end
+
+    # The sums of a vector and of its numbers with alternating signs are the first and the middle one.
+    for row <- numbers(atoms(20, 16)) do
+      assert_in_delta Enum.sum(row), 1, 1.0e-5
+      odd = for {number, at} <- Enum.with_index(row), rem(at, 2) == 1, do: number
+      assert_in_delta Enum.sum(row) - 2 * Enum.sum(odd), 1, 1.0e-5
+    end
+  end
+
   test "one key is bound to each vector of a batch" do
     {items, key} = {atoms(5, 64), atoms(1, 64, seed: 1)}
     {:ok, bound} = HRR.bind(items, key)

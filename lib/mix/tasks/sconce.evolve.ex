@@ -41,9 +41,13 @@ defmodule Mix.Tasks.Sconce.Evolve do
 
   | file | content |
   |---|---|
-  | `best.safetensors` | a policy: the mean of a strategy, or the best elite |
-  | `archive.safetensors`, `archive.svg` | the archive, and its picture for one or two measures |
+  | `best.safetensors` | a policy: the mean of a strategy, or the best elite of the archive |
+  | `archive.safetensors`, `archive.svg` | the archive, and its picture if it has two measures |
   | `search.json`, `archive-a.safetensors`, .. | the state |
+
+  An archive may have lost the candidate with the best return of the run: below
+  `--archive-rate 1` a worse one may replace it, and a full `unstructured` one may
+  not take it. The line of `best.safetensors` then shows the return of its elite.
 
   #{Switches.docs(Settings.schema(:own))}
 
@@ -149,7 +153,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
   end
 
   defp act({:sweep, opts}) do
-    sizes = for size <- @sizes, fits?(opts, size), do: size
+    sizes = checked(fn -> Settings.batches(opts, @sizes) end)
     rates = answer(fn -> Search.sweep(&Settings.search(opts, &1), sizes, @sweep_s) end)
     {best, _rate} = Enum.max_by(rates, &elem(&1, 1))
 
@@ -170,7 +174,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
              {:ok, neat} <- Neat.new(neat),
              patterns = [[0, 0], [0, 1], [1, 0], [1, 1]],
              goal = [generations: opts[:generations], stop_at: 3.9],
-             {:ok, fit} <- Neat.fit(neat, patterns, [[0], [1], [1], [0]], goal),
+             {:ok, fit} <- timed(fn -> Neat.fit(neat, patterns, [[0], [1], [1], [0]], goal) end),
              {:ok, best} <- Neat.best(neat),
              :ok <- Neat.write(best.genome, picture),
              do: {:ok, {fit, best}}
@@ -179,6 +183,9 @@ defmodule Mix.Tasks.Sconce.Evolve do
     reached = if fit.reached, do: "solved", else: "not solved"
     count = Figures.counted(fit.generations, "generation")
     say("XOR #{reached} after #{count}, fitness #{Float.round(best.fitness, 3)} of 4")
+    rate = round(opts[:batch] * fit.generations / fit.wall_s)
+    say("#{Figures.grouped(rate)} genome-generations a second")
+    say("time: #{shares(fit.seconds)}")
     say(["file  ", Text.printable(picture)])
   end
 
@@ -188,16 +195,23 @@ defmodule Mix.Tasks.Sconce.Evolve do
     search = answer(fn -> Settings.search(opts) end)
     prepare(kind, search, opts, args)
     report = answer(fn -> Signals.stopping(fn -> follow(search, opts) end) end)
-    written = files(search, opts)
-    say([Progress.summary(report), for(path <- written, do: ["\nfile  ", Text.printable(path)])])
+    {best, others} = files(search, opts)
+    note = answer(fn -> note(search, report.progress.best) end)
+    files = for path <- [best | others], do: ["\nfile  ", Text.printable(path)]
+    say([Progress.summary(report), List.insert_at(files, 1, note)])
   end
 
-  # A strategy's emitters share a batch in equal parts.
-  defp fits?(opts, size) do
-    case String.split(opts[:source] || "", ":") do
-      ["cma_" <> _, count] -> rem(size, String.to_integer(count)) == 0
-      _other -> true
-    end
+  defp timed(work) do
+    {us, answer} = :timer.tc(work)
+    with {:ok, fit} <- answer, do: {:ok, Map.put(fit, :wall_s, max(us, 1) / 1.0e6)}
+  end
+
+  defp shares(seconds) do
+    all = seconds |> Map.values() |> Enum.sum() |> max(1.0e-9)
+
+    Enum.map_join([:variation, :evaluation, :species], ", ", fn stage ->
+      "#{stage} #{:erlang.float_to_binary(100 * seconds[stage] / all, decimals: 1)} %"
+    end)
   end
 
   defp prepare(:evolve, _search, opts, args) do
@@ -244,9 +258,22 @@ defmodule Mix.Tasks.Sconce.Evolve do
       with {:ok, policy} <- Search.policy(search),
            :ok <- Policy.save(policy, best, notes: %{"env" => world(search.env, opts)}),
            {:ok, pictures} <- archive(search.archive, out),
-           do: {:ok, [best | pictures]}
+           do: {:ok, {best, pictures}}
     end)
   end
+
+  # The file of a search with elites has the best elite that is left. Elites of CMA-MAE may be worse than those that they
+  # replaced, and an archive of balls that is full stores nothing outside of them.
+  defp note(%{source: source} = search, best) when source == :elites or is_tuple(source) do
+    with {:ok, %{objectives: %{data: data}}} <- Archive.elites(%{search.archive | form: :map}) do
+      case Enum.max(for <<objective::float-64-little <- data>>, do: objective) do
+        ^best -> {:ok, ""}
+        left -> {:ok, "  return #{Float.round(left, 2)}; no elite has the best return"}
+      end
+    end
+  end
+
+  defp note(_strategy, _best), do: {:ok, ""}
 
   # `mix sconce.play` plays in the same world.
   defp world(env, opts) do
@@ -261,7 +288,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
     [file, picture] = for name <- ["archive.safetensors", "archive.svg"], do: Path.join(out, name)
 
     with :ok <- Archive.save(archive, file) do
-      case archive.measures in 1..2 && Archive.write(archive, picture) do
+      case archive.measures == 2 && Archive.write(archive, picture) do
         :ok -> {:ok, [file, picture]}
         false -> {:ok, [file]}
         error -> error
@@ -273,6 +300,7 @@ defmodule Mix.Tasks.Sconce.Evolve do
     [
       "#{inspect(search)}\n",
       "population  #{Figures.size(plan.population_bytes)}\n",
+      if(plan.strategy_bytes, do: "strategy    #{Figures.size(plan.strategy_bytes)}\n", else: []),
       if(plan.archive_bytes,
         do: "archive     #{Figures.size(plan.archive_bytes)} when it is full\n",
         else: []

@@ -331,7 +331,8 @@ defmodule Sconce.Evolve.Archive do
   @doc """
   Offers the elites of another archive to this one, in their order, and returns the number of those that were stored.
 
-  Another space or another size of solutions is an error of kind `:mismatch`. The other archive stays as it is.
+  Another space or another size of solutions is an error of kind `:mismatch`. The other archive stays as it is. A merge of
+  an archive with itself is always an error of kind `:busy`.
 
       iex> [one, other] =
       ...>   for score <- [1.0, 2.0] do

@@ -76,6 +76,8 @@ defmodule Sconce.Evolve.Island do
 
   # Milliseconds for which calls wait for the round of an island.
   @call_ms 60_000
+  # Milliseconds before an island that has lost its group tries to join it again.
+  @rejoin_ms 20
 
   @typedoc "The pid or the name of an island."
   @type island :: GenServer.server()
@@ -127,21 +129,33 @@ defmodule Sconce.Evolve.Island do
   def await(island, timeout \\ :infinity), do: call(island, :await, Options.timeout!(timeout))
 
   @doc """
-  Adds the elites of all islands of a group to an archive, and returns how many islands gave theirs. `start_link/2` has an
-  example.
+  Adds the elites of all islands of a group to an archive, and returns how many islands gave theirs. An island that has
+  died is left out. `start_link/2` has an example.
+
+  The elites of an island that answers late, or that do not fit the archive, are missing; those of all others are added
+  first. The error then has the kind of the first such island. Its `details` have `merged`, the number of islands that
+  gave their elites, and `failed`, a list of `{pid, error}`.
   """
   @spec merge(term, Archive.t()) :: {:ok, non_neg_integer} | {:error, Error.t()}
   def merge(group, %Archive{} = archive) do
-    Enum.reduce_while(Group.members({__MODULE__, group}), {:ok, 0}, fn island, {:ok, count} ->
-      with {:ok, elites} <- call(island, :elites),
-           {:ok, _stored} <- add(archive, elites) do
-        {:cont, {:ok, count + 1}}
-      else
-        # It has died since.
-        {:error, %Error{kind: :cancelled}} -> {:cont, {:ok, count}}
-        error -> {:halt, error}
-      end
-    end)
+    gone? = &match?({_island, {:error, %Error{kind: :cancelled}}}, &1)
+    answers = for island <- members(group), do: {island, gather(island, archive)}
+    answers = Enum.reject(answers, gone?)
+
+    case for {island, {:error, error}} <- answers, do: {island, error} do
+      [] -> {:ok, length(answers)}
+      failed -> {:error, unmerged(failed, length(answers) - length(failed))}
+    end
+  end
+
+  defp gather(island, archive),
+    do: with({:ok, elites} <- call(island, :elites), do: add(archive, elites))
+
+  defp unmerged([{_island, %Error{kind: kind}} | _others] = failed, merged) do
+    reasons = for {island, error} <- failed, do: "#{inspect(island)}: #{Exception.message(error)}"
+    what = "islands without their elites (#{length(failed)} of #{length(failed) + merged})"
+    details = %{what: what, reason: Enum.join(reasons, "; "), merged: merged, failed: failed}
+    %Error{kind: kind, op: :merge, details: details}
   end
 
   defp call(island, request, timeout \\ @call_ms) do
@@ -160,7 +174,7 @@ defmodule Sconce.Evolve.Island do
 
   @impl true
   def init({search, opts}) do
-    _scope = Group.join({__MODULE__, opts.group}, self())
+    scope = Group.join({__MODULE__, opts.group}, self())
     for other <- others(opts.group), do: send(other, {:hello, self()})
     send(self(), :round)
 
@@ -168,6 +182,7 @@ defmodule Sconce.Evolve.Island do
      %{
        search: search,
        opts: opts,
+       scope: scope,
        generation: 0,
        round: 0,
        progress: nil,
@@ -180,7 +195,8 @@ defmodule Sconce.Evolve.Island do
      }}
   end
 
-  defp others(group), do: List.delete(Group.members({__MODULE__, group}), self())
+  defp members(group), do: Group.members({__MODULE__, group})
+  defp others(group), do: List.delete(members(group), self())
 
   @impl true
   def handle_call(:info, _from, state) do
@@ -202,8 +218,10 @@ defmodule Sconce.Evolve.Island do
       for from <- state.waiting, do: GenServer.reply(from, ended(state))
       {:noreply, %{state | waiting: []}}
     else
+      state = state |> advance() |> migrate()
+      # Messages that have arrived during the round are ahead of the next one.
       send(self(), :round)
-      {:noreply, state |> advance() |> migrate()}
+      {:noreply, state}
     end
   end
 
@@ -223,6 +241,15 @@ defmodule Sconce.Evolve.Island do
         {:noreply, %{state | refused: state.refused + 1}}
     end
   end
+
+  # The scope of the groups has crashed and lost its members. Joining is retried until the scope runs again.
+  def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
+    Process.send_after(self(), {:join, scope}, @rejoin_ms)
+    {:noreply, state}
+  end
+
+  def handle_info({:join, scope}, %{scope: scope} = state),
+    do: {:noreply, %{state | scope: Group.join({__MODULE__, state.opts.group}, self())}}
 
   defp rests?(%{error: error}) when error != nil, do: true
   defp rests?(%{opts: %{generations: nil}}), do: false

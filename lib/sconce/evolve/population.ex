@@ -36,8 +36,10 @@ defmodule Sconce.Evolve.Population do
   | `:bf16` | 2 | 2^-9 of its size |
   | `:int8` | 1, and 4 a row | 1/254 of the largest weight of its row |
 
-  Biases are 32-bit floats in each. Numbers are rounded when they are written; a policy of the rounded solution computes
-  what the individual computes.
+  Biases are 32-bit floats in each. Numbers are rounded when they are written, and `read/2` returns the rounded ones.
+  Written to a population of `:f32`, the solution of an individual of `:f32` or `:bf16` computes exactly what the
+  individual computes. That of an `:int8` individual computes nearly the same, because scales multiply sums and not
+  weights. A `Sconce.Policy` sums in another order, so its logits differ by rounding errors with any storage.
 
   ## Episodes
 
@@ -222,7 +224,10 @@ defmodule Sconce.Evolve.Population do
   end
 
   @doc """
-  Plays episodes of all individuals in an environment of `Sconce.Env`.
+  Plays episodes of all individuals in an environment of `Sconce.Env.names/0`.
+
+  Episodes are native. A world that is a module, see `Sconce.Env.World`, raises `ArgumentError`. An individual plays one
+  seat: an environment of two, such as `:duel`, without an `:opponent` is an error of kind `:mismatch`.
 
   | key | content |
   |---|---|
@@ -254,7 +259,8 @@ defmodule Sconce.Evolve.Population do
 
   @doc """
   Replaces all individuals by children: of random pairs of them, of the pairs `:parents` (a list of `{first, second}`,
-  one for each child), or of random pairs of elites of an archive `:from`.
+  one for each child), or of random pairs of elites of an archive `:from`. Without a pair, `:parents` is as if it were not
+  given. Beside `:from` it is ignored.
 
   #{Options.docs(@vary)}
 

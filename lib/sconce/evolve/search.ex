@@ -49,7 +49,7 @@ defmodule Sconce.Evolve.Search do
   archive, to the bit. A search uses its archive during a call, so other calls on the archive are then of kind `:busy`.
   """
 
-  @enforce_keys [:ref, :spec, :env, :archive, :batch, :size, :source]
+  @enforce_keys [:ref, :spec, :env, :archive, :batch, :size, :source, :storage]
   defstruct @enforce_keys
 
   @typedoc "A search in native memory, with its sizes and its archive."
@@ -60,7 +60,8 @@ defmodule Sconce.Evolve.Search do
           archive: Archive.t() | nil,
           batch: pos_integer,
           size: pos_integer,
-          source: atom | {atom, pos_integer}
+          source: atom | {atom, pos_integer},
+          storage: :f32 | :bf16 | :int8
         }
 
   @typedoc """
@@ -134,7 +135,8 @@ defmodule Sconce.Evolve.Search do
          archive: archive,
          batch: batch,
          size: size,
-         source: own[:source]
+         source: own[:source],
+         storage: own[:storage]
        }}
     end
   end
@@ -209,25 +211,28 @@ defmodule Sconce.Evolve.Search do
 
   @doc """
   Measures three generations, and returns the bytes and the time of a run that begins with them: `population_bytes`,
-  `archive_bytes` of a full archive (nil without one), `evaluations_per_second`, `generations` and `seconds`.
+  `strategy_bytes` of what a strategy or all emitters keep between generations (nil without one), `archive_bytes` of a
+  full archive (nil without one), `evaluations_per_second`, `generations` and `seconds`.
 
   Do it with a search of its own: its archive gets what these generations find.
 
       iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
       iex> {:ok, search} = Sconce.Evolve.Search.new(spec, :cart_pole, source: :snes, batch: 16)
       iex> {:ok, plan} = Sconce.Evolve.Search.plan(search, 100)
-      iex> {plan.population_bytes, plan.archive_bytes, plan.generations, plan.seconds > 0}
-      {1920, nil, 100, true}
+      iex> {plan.population_bytes, plan.strategy_bytes, plan.archive_bytes, plan.generations, plan.seconds > 0}
+      {1920, 720, nil, 100, true}
   """
   @spec plan(t, pos_integer) :: {:ok, map} | {:error, Error.t()}
   def plan(%__MODULE__{} = search, generations) do
     generations!(generations)
 
     with {:ok, rate} <- rate(search, 3, 0.0),
-         {:ok, population} <- Population.new(search.spec, count: search.batch) do
+         population = [count: search.batch, storage: search.storage],
+         {:ok, population} <- Population.new(search.spec, population) do
       {:ok,
        %{
          population_bytes: population.bytes,
+         strategy_bytes: strategy_bytes(search.source, search.size),
          archive_bytes: archive_bytes(search.archive),
          evaluations_per_second: rate,
          generations: generations,
@@ -235,6 +240,17 @@ defmodule Sconce.Evolve.Search do
        }}
     end
   end
+
+  defp strategy_bytes(:elites, _size), do: nil
+  defp strategy_bytes({_kind, count}, size), do: count * strategy_bytes(:sep_cma_es, size)
+  defp strategy_bytes(method, size), do: 8 * numbers(method, size)
+
+  # The best candidate and the mean, and beside them moments, deviations, or paths and variances.
+  defp numbers(:open_ai_es, size), do: 4 * size
+  defp numbers(:snes, size), do: 3 * size
+  defp numbers(:sep_cma_es, size), do: 5 * size
+  # The covariance, its root, and the inverse of the root are matrices.
+  defp numbers(:cma_es, size), do: 4 * size + 3 * size ** 2
 
   defp archive_bytes(nil), do: nil
 

@@ -47,14 +47,15 @@ defmodule Sconce.Evolve.Settings do
     ],
     threshold_min: [
       type: {:or, [:float, nil]},
-      doc: "Threshold of an empty cell, needed by `cma_mae`."
+      doc: "Threshold of an empty cell, required by `cma_mae`."
     ],
     archive_rate: [
       type: :float,
       default: 1.0,
       min: 0,
       max: 1,
-      doc: "Share by which an accepted return moves the threshold of its cell."
+      doc:
+        "Share by which an accepted return moves the threshold of its cell; below 1 with `cma_mae`."
     ],
     crossover: [
       type: {:or, [nil, :string]},
@@ -194,6 +195,18 @@ defmodule Sconce.Evolve.Settings do
          do: Search.new(spec, env, [archive: archive] ++ own)
   end
 
+  @doc """
+  Rounds batch sizes up to those that the source of complete options can use. Emitters share a batch in equal parts, and
+  the strategy of each needs at least two individuals.
+  """
+  @spec batches(keyword, [pos_integer]) :: [pos_integer]
+  def batches(opts, sizes) do
+    case source!(opts) do
+      {_kind, count} -> Enum.uniq(for size <- sizes, do: count * max(ceil(size / count), 2))
+      _other -> sizes
+    end
+  end
+
   defp env!(text) do
     names = Map.new(Env.names(), &{to_string(&1), &1})
     Options.known!(text, Map.keys(names), "environment")
@@ -299,7 +312,7 @@ defmodule Sconce.Evolve.Settings do
 
       [name, count] when is_map_key(@emitters, name) ->
         case Integer.parse(count) do
-          {count, ""} when count > 0 -> {@emitters[name], count}
+          {count, ""} when count > 0 -> emitters!(@emitters[name], count, opts)
           _other -> bad!(:source, text, "a number of emitters, as in cma_me:5")
         end
 
@@ -307,6 +320,17 @@ defmodule Sconce.Evolve.Settings do
         bad!(:source, text, "elites, cma_me:N, cma_mae:N, cma_es, sep_cma_es, snes or open_ai_es")
     end
   end
+
+  # With a rate of 1 the threshold of a cell is the return of its elite, and the search is not CMA-MAE.
+  defp emitters!(:cma_mae, count, opts) do
+    (opts[:threshold_min] && opts[:archive_rate] < 1) ||
+      raise ArgumentError,
+            "--source cma_mae:#{count} needs --threshold-min and --archive-rate below 1"
+
+    {:cma_mae, count}
+  end
+
+  defp emitters!(kind, count, _opts), do: {kind, count}
 
   defp crossover!(nil), do: nil
   defp crossover!("holographic"), do: :holographic

@@ -58,19 +58,77 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
     assert stats.elites in 2..96
   end
 
+  test "an archive of one measure has no picture", %{tmp_dir: dir} do
+    switches =
+      ~w(--env cart_pole --archive grid:50 --measures length --ranges 0..500) ++
+        ~w(--hidden-sizes 4 --batch 32 --generations 2 --out #{dir}/line)
+
+    assert evolve(switches) =~ "archive.safetensors"
+    {:ok, archive} = Archive.load(Path.join(dir, "line/archive.safetensors"))
+    assert archive.measures == 1
+    refute File.exists?(Path.join(dir, "line/archive.svg"))
+  end
+
+  test "the return of the best elite is shown if a worse one replaced the best candidate", %{
+    tmp_dir: dir
+  } do
+    switches =
+      ~w(--env cart_pole --archive grid:1x1 --measures final:0,input:0) ++
+        ~w(--ranges=-2.4..2.4,0..1 --hidden-sizes 4 --batch 32 --generations 3)
+
+    lost = ~w(--source cma_mae:4 --archive-rate 0 --threshold-min 0 --out #{dir}/lost)
+    text = evolve(switches ++ lost)
+    {:ok, archive} = Archive.load(Path.join(dir, "lost/archive.safetensors"))
+    {:ok, %{objectives: [left]}} = Archive.elites(archive)
+
+    assert text =~
+             "best.safetensors  return #{Float.round(left, 2)}; no elite has the best return"
+
+    [_line, best] = Regex.run(~r/best return ([\d.]+)/, text)
+    assert String.to_float(best) > left
+    {:ok, played} = Sconce.Env.play(Path.join(dir, "lost/best.safetensors"), nil, episodes: 1)
+    assert length(played.returns) == 1
+
+    refute evolve(switches ++ ["--out", Path.join(dir, "kept")]) =~ "no elite has"
+  end
+
   test "NEAT learns XOR and draws its best network", %{tmp_dir: dir} do
     text = evolve(["--preset", "xor", "--out", dir, "--seed", "1"])
     assert text =~ "XOR solved after"
+    assert [_line, rate] = Regex.run(~r/^([\d,]+) genome-generations a second$/m, text)
+    assert rate |> String.replace(",", "") |> String.to_integer() > 0
+    stages = ~r/^time: variation ([\d.]+) %, evaluation ([\d.]+) %, species ([\d.]+) %$/m
+    assert [_line | shares] = Regex.run(stages, text)
+    assert_in_delta shares |> Enum.map(&String.to_float/1) |> Enum.sum(), 100, 0.2
     assert File.read!(Path.join(dir, "best.svg")) =~ "<svg"
   end
 
   test "a plan and a sweep write nothing", %{tmp_dir: dir} do
     File.cd!(dir, fn ->
-      assert evolve(["--preset", "cart_pole", "--hidden-sizes", "2", "--plan"]) =~ ~r/time +\d/
+      plan = evolve(["--preset", "cart_pole", "--hidden-sizes", "2", "--plan"])
+      assert plan =~ ~r/time +\d/
+      assert plan =~ ~r/strategy +640 B/
+      int8 = evolve(~w(--preset cart_pole --hidden-sizes 2 --plan --storage int8))
+      refute Regex.run(~r/population .*/, int8) == Regex.run(~r/population .*/, plan)
       text = evolve(~w(--env cart_pole --hidden-sizes 2 --episodes 1 --sweep --time-limit 5))
       assert text =~ "evaluations a second  best"
       assert File.ls!(".") == []
     end)
+  end
+
+  test "a sweep measures batches that emitters can share" do
+    switches = ~w(--sweep --source cma_me:999 --hidden-sizes 2 --time-limit 5)
+    text = evolve(@small ++ switches)
+
+    for size <- ["1,998", "2,997", "4,995", "8,991"],
+        do: assert(text =~ ~r/^batch +#{size}  .* evaluations a second/m)
+
+    assert length(String.split(text, "batch ")) == 5
+  end
+
+  test "a plan of CMA-MAE needs a rate and a threshold" do
+    switches = ~w(--plan --source cma_mae:4 --archive-rate 0.1 --threshold-min 0)
+    assert evolve(@small ++ switches) =~ ~r/time +\d/
   end
 
   test "invalid switches are named", %{tmp_dir: dir} do
@@ -90,6 +148,11 @@ defmodule Mix.Tasks.Sconce.EvolveTest do
           {["--resume", dir], "switches"},
           {["--resume", dir, "--plan"], "--resume does not go with --plan"},
           {~w(--preset xor --out x --env duel), "--env does not go with --preset xor"},
+          {~w(--sweep --env cart_pole --source cma_me:0), "--source cannot be"},
+          {~w(--sweep --env cart_pole --source cma_me:x), "--source cannot be"},
+          {@small ++ ~w(--out x --source cma_mae:4), "--source cma_mae:4 needs --threshold-min"},
+          {@small ++ ~w(--out x --source cma_mae:4 --threshold-min 0), "--archive-rate below 1"},
+          {@small ++ ~w(--plan --source cma_mae:4 --archive-rate 0.1), "needs --threshold-min"},
           {~w(--plan --sweep --env cart_pole), "--plan does not go with --sweep"}
         ] do
       error = assert_raise Mix.Error, fn -> evolve(args) end

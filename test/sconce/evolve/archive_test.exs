@@ -197,6 +197,7 @@ defmodule Sconce.Evolve.ArchiveTest do
     assert {:ok, %{best: 50.0}} = Archive.stats(one)
     {:ok, different} = Archive.new(Keyword.put(@grid, :cells, {:grid, [8, 9]}))
     assert {:error, %Error{kind: :mismatch, op: :merge}} = Archive.merge(one, different)
+    assert {:error, %Error{kind: :busy, op: :merge}} = Archive.merge(one, one)
   end
 
   test "a picture has the cells of the archive in their place" do

@@ -2,17 +2,37 @@ defmodule Sconce.Evolve.IslandTest do
   use ExUnit.Case, async: false
 
   alias Sconce.Evolve.{Archive, Island, Population, Search}
+  alias Sconce.Serving.Group
   alias Sconce.Test.{Cluster, Islands}
 
   import Islands, only: [archive: 1, search: 1]
 
   doctest Island
 
-  defp until(condition, tries \\ 600) do
+  defmodule Fake do
+    # A member of a group that gives one answer.
+    use GenServer
+
+    def start_link(args), do: GenServer.start_link(__MODULE__, args)
+
+    @impl true
+    def init({group, answer}) do
+      _scope = Sconce.Serving.Group.join({Island, group}, self())
+      {:ok, answer}
+    end
+
+    @impl true
+    def handle_call(:elites, _from, answer), do: {:reply, answer, answer}
+
+    @impl true
+    def handle_info(_hello, answer), do: {:noreply, answer}
+  end
+
+  defp until(condition, tries \\ 600, pause_ms \\ 50) do
     cond do
       condition.() -> :ok
       tries == 0 -> flunk("waited in vain")
-      true -> Process.sleep(50) && until(condition, tries - 1)
+      true -> Process.sleep(pause_ms) && until(condition, tries - 1, pause_ms)
     end
   end
 
@@ -38,6 +58,59 @@ defmodule Sconce.Evolve.IslandTest do
     {:ok, one} = Archive.stats(search(9).archive)
     assert merged.elites > one.elites
     for own <- [island, late], do: GenServer.stop(own)
+  end
+
+  test "messages that arrive during a round are served before the next one" do
+    own = search(5)
+    opts = %{group: make_ref(), every: 1000, migrants: 1, generations: 2000, seed: 5}
+    {:ok, state} = Island.init({own, opts})
+    assert_received :round
+    island = self()
+
+    Task.start_link(fn ->
+      until(fn -> match?({:error, %{kind: :busy}}, Archive.stats(own.archive)) end, 60_000, 0)
+      send(island, :meanwhile)
+    end)
+
+    assert {:noreply, %{generation: 1000}} = Island.handle_info(:round, state)
+    assert {:messages, [:meanwhile, :round]} = Process.info(self(), :messages)
+  end
+
+  test "a merge goes on after islands that fail, and names them" do
+    group = make_ref()
+    late = %Sconce.Error{kind: :deadline, op: :island, details: %{what: "x", deadline_ms: 1}}
+    misfit = {:ok, ["", <<1.0::float-64-little>>, ""]}
+    # One joins before the island, and one after it: members have no order.
+    own = search(7)
+    refused = start_supervised!({Fake, {group, misfit}}, id: :refused)
+    {:ok, island} = Island.start_link(own, group: group, generations: 1)
+    assert :ok = Island.await(island)
+    silent = start_supervised!({Fake, {group, {:error, late}}}, id: :silent)
+
+    whole = archive(own.spec)
+
+    assert {:error, %Sconce.Error{op: :merge, details: details} = error} =
+             Island.merge(group, whole)
+
+    assert details.merged == 1
+    assert details.failed |> Enum.map(&elem(&1, 0)) |> Enum.sort() == Enum.sort([refused, silent])
+    for pid <- [refused, silent], do: assert(Exception.message(error) =~ inspect(pid))
+    {:ok, merged} = Archive.stats(whole)
+    {:ok, one} = Archive.stats(own.archive)
+    assert merged.elites == one.elites and one.elites > 0
+    GenServer.stop(island)
+  end
+
+  test "an island is in its group again after a restart of the groups" do
+    group = make_ref()
+    {:ok, island} = Island.start_link(search(6), group: group, generations: 1)
+    assert :ok = Island.await(island)
+    scope = Process.whereis(Group)
+    Process.exit(scope, :kill)
+    until(fn -> Process.whereis(Group) not in [nil, scope] end)
+    until(fn -> Group.members({Island, group}) == [island] end, 100)
+    assert Island.merge(group, archive(search(6).spec)) == {:ok, 1}
+    GenServer.stop(island)
   end
 
   test "elites that do not fit are refused, and an island without an archive is named" do

@@ -107,6 +107,57 @@ defmodule Sconce.Evolve.PopulationTest do
     end
   end
 
+  test "parents are ignored beside an archive, and without a pair they are random" do
+    opts = [iso_sigma: 0.1, seed: 2]
+    first = for _ <- 1..40, do: {0, 0}
+    population = population([])
+    {:ok, archive} = Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 58)
+    {:ok, solutions} = Population.read(population, [0, 1, 2])
+    {:ok, _added} = Archive.add(archive, solutions, [1, 2, 3], [[0.1], [0.4], [0.9]])
+
+    children = fn given ->
+      population = population([])
+      :ok = Population.vary(population, opts ++ given)
+      Population.read(population)
+    end
+
+    assert children.(from: archive, parents: first) == children.(from: archive)
+    assert children.(parents: []) == children.([])
+    assert children.(parents: first) != children.([])
+  end
+
+  test "a rounded solution computes what its individual computes, with int8 nearly" do
+    observation = [0.3, -0.7, 0.11, 0.9]
+
+    for {storage, error} <- [f32: 0.0, bf16: 0.0, int8: 1.0e-5] do
+      population = population(storage: storage)
+      {:ok, logits} = Population.forward(population, observation)
+      {:ok, solutions} = Population.read(population)
+      wide = population([])
+      :ok = Population.write(wide, 0, solutions)
+      {:ok, other} = Population.forward(wide, observation)
+      off = Enum.zip_with(List.flatten(logits), List.flatten(other), &abs(&1 - &2)) |> Enum.max()
+      assert off <= error
+      # The codes of int8 are multiplied by a scale after their sum.
+      assert off > 0 == (storage == :int8)
+    end
+  end
+
+  test "episodes of two seats need an opponent, and worlds of modules are refused" do
+    {:ok, fighters} = Population.new(Population.spec(:duel, hidden_sizes: [4]), count: 2)
+
+    assert message(Population.episodes(fighters, :duel)) ==
+             "episodes: opponent: expected a scripted one, got none"
+
+    assert {:ok, %{returns: [_, _]}} = Population.episodes(fighters, :duel, opponent: :guarder)
+
+    assert Env.Hosting.world?(Sconce.Test.Worlds.Catch)
+
+    assert_raise ArgumentError, ~r/unknown environment Sconce.Test.Worlds.Catch/, fn ->
+      Population.episodes(population([]), Sconce.Test.Worlds.Catch)
+    end
+  end
+
   test "invalid input is named" do
     population = population([])
     assert message(Population.read(population, [40])) == "read: individual: 40 is outside 0..39"

@@ -92,6 +92,35 @@ defmodule Sconce.Evolve.SearchTest do
     assert played.returns.data == elites.objectives.data
   end
 
+  test "a plan has the bytes of the storage and of the strategies", %{tmp_dir: folder} do
+    for storage <- [:f32, :bf16, :int8] do
+      search = search(storage: storage)
+      {:ok, population} = Population.new(search.spec, count: 64, storage: storage)
+      {:ok, plan} = Search.plan(search, 10)
+      assert {plan.population_bytes, plan.strategy_bytes} == {population.bytes, nil}
+    end
+
+    # The arrays of a saved state are those that are kept.
+    for source <- [:snes, :open_ai_es, :sep_cma_es, :cma_es] do
+      search = search(source: source, archive: nil, measures: [])
+      {:ok, plan} = Search.plan(search, 10)
+      out = Path.join(folder, to_string(source))
+      :ok = Search.save(search, out)
+      [path] = Path.wildcard(Path.join(out, "strategy-0-*.safetensors"))
+      assert plan.strategy_bytes == array_bytes(path)
+    end
+
+    {:ok, one} = Search.plan(search(source: {:cma_me, 1}), 1)
+    {:ok, four} = Search.plan(search(source: {:cma_me, 4}), 1)
+    assert four.strategy_bytes == 4 * one.strategy_bytes
+  end
+
+  # Bytes of the arrays of a safetensors file.
+  defp array_bytes(path) do
+    <<size::64-little, _header::binary-size(size), arrays::binary>> = File.read!(path)
+    byte_size(arrays)
+  end
+
   test "states of other searches and damaged ones are named", %{tmp_dir: folder} do
     assert message(Search.resume(search(), folder)) =~ "search.json"
     :ok = Search.save(search(), folder)
