@@ -180,8 +180,8 @@ def archive(side):
 def arm():
     """A generation of MAP-Elites on the arm of ten joints, 64x64 cells, batch 4096."""
     made = GridArchive(solution_dim=10, dims=[64, 64], ranges=[(-1, 1), (-1, 1)], seed=1)
-    emitter = IsoLineEmitter(made, iso_sigma=0.1, line_sigma=0.3, x0=np.zeros(10), lower_bounds=-np.pi, upper_bounds=np.pi,
-                             batch_size=4096, seed=1)
+    emitter = IsoLineEmitter(made, iso_sigma=0.1, line_sigma=0.3, x0=np.zeros(10), batch_size=4096, seed=1,
+                             lower_bounds=np.full(10, -np.pi), upper_bounds=np.full(10, np.pi))
     scheduler = Scheduler(made, [emitter])
 
     def generation():

@@ -26,7 +26,10 @@ defmodule Strategies do
 
   defp worse?(case) do
     method = if case.separable, do: :sep_cma_es, else: :cma_es
-    runs = @seeds |> Task.async_stream(&run(case, method, &1), timeout: :infinity, ordered: true)
+
+    runs =
+      @seeds |> Task.async_stream(&run(case, method, &1), timeout: :infinity, max_concurrency: 25)
+
     ours = for {:ok, run} <- runs, do: run
     {p, behind?} = mann_whitney(Enum.map(ours, &rank/1), Enum.map(case.positive, &rank/1))
     population = if case.population > 0, do: ", #{case.population} candidates", else: ""

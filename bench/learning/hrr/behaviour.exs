@@ -12,7 +12,7 @@ defmodule HRRBehaviour do
   # The elites of each archive are then counted in three grids of 20 x 20: `final` and `means` with the measures above, and
   # `course`, by the mean and the standard deviation of the position. `evaluated` counts all individuals in `course`, not only
   # elites. `best` is the highest return, and `at 100` counts elites that stay up for all 100 steps. Figures are means over
-  # the seeds; `us` is the time of the measures of one individual.
+  # the seeds; `us` is the time of the measures of one individual, while all seeds run at once.
 
   alias Sconce.{Env, HRR}
   alias Sconce.Evolve.{Archive, Population}
@@ -32,8 +32,14 @@ defmodule HRRBehaviour do
   def main(seeds) do
     IO.puts(line(["measures", "final", "means", "course", "evaluated", "best", "at 100", "us"]))
 
-    for kind <- [:final, :means, :hrr] do
-      rows = for seed <- seeds, do: run(kind, seed)
+    kinds = [:final, :means, :hrr]
+    all = for kind <- kinds, seed <- seeds, do: {kind, seed}
+    own = [timeout: :infinity, max_concurrency: length(all)]
+    runs = Task.async_stream(all, fn {kind, seed} -> {kind, run(kind, seed)} end, own)
+    runs = for {:ok, run} <- runs, do: run
+
+    for kind <- kinds do
+      rows = for {^kind, row} <- runs, do: row
       mean = fn key -> Enum.sum(for row <- rows, do: row[key]) / length(rows) end
       keys = [:final, :means, :course, :evaluated, :best, :full]
       figures = for key <- keys, do: :erlang.float_to_binary(mean.(key) / 1, decimals: 1)

@@ -39,7 +39,7 @@ defmodule HRRMemory do
     {"attention 64 x 2", nil, @attention}
   ]
 
-  def main(seeds) do
+  def main(seeds, task_named) do
     dir = Path.join(System.tmp_dir!(), "sconce-hrr-#{System.pid()}")
 
     IO.puts(
@@ -49,10 +49,12 @@ defmodule HRRMemory do
     try do
       # Only overwritten pairs give decay a meaning.
       for {name, task} <- @tasks,
+          task_named == nil or task_named == name,
           {policy, decay, options} <- @policies,
           decay != 0.9 or task[:writes] > task[:shown] do
-        rows = for seed <- seeds, do: run(Map.new(task), {decay, options}, seed, dir)
-        report(name, policy, rows)
+        work = &run(Map.new(task), {decay, options}, &1, dir)
+        runs = Task.async_stream(seeds, work, timeout: :infinity, max_concurrency: 5)
+        report(name, policy, for({:ok, row} <- runs, do: row))
       end
     after
       File.rm_rf!(dir)
