@@ -7,10 +7,11 @@ defmodule HRRMemory do
   #   * `8 pairs, 32 empty`: 32 empty frames before the questions;
   #   * `24 writes`: 24 times one of 8 keys with a new value, then all 8 keys are asked.
   #
-  # The policies learn from 1,000 recorded episodes and answer 300 others: an MLP that sees the frame; one that also sees a
-  # holographic memory, read at the key of the frame; and a GRU and an attention that see the frame, with windows of whole
-  # episodes. The GRU learns for 1,500 steps, the others for 400. The memory is a vector M of 256 numbers: each shown pair makes it `decay * M + key (*) value`, where keys and
-  # values are projections of the frame's numbers, keys made unitary. What `unbind/2` reads at a key are 256 more features.
+  # Each policy learns from 1,000 recorded episodes and answers 300 others. An MLP sees the frame. A second MLP sees the frame
+  # and a holographic memory, read at the key of the frame. A GRU and an attention see the frame, with windows of whole
+  # episodes. The GRU learns for 1,500 steps, the others for 400. The memory is a vector M of 256 numbers: each shown pair
+  # makes it `decay * M + key (*) value`, where keys and values are projections of the frame's numbers, keys made unitary.
+  # The numbers that `unbind/2` reads at a key are 256 more features.
   #
   # `right` is the share of asked keys whose answer is right, over all seeds: the mean, and the least. `us` is the median time
   # of a decision by `Sconce.Session.act/2`, with the update and the reading of the memory from Elixir.
