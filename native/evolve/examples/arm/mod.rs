@@ -10,6 +10,8 @@ use sconce_tensor::trig::sin_cos_with;
 use sconce_tensor::{Result, dispatch, pool};
 
 pub(crate) const JOINTS: usize = 10;
+/// Cells of the grid along each measure.
+const SIDE: usize = 64;
 /// Candidates that one thread evaluates at a time.
 const SHARD: usize = 256;
 /// Arms that are computed together.
@@ -60,7 +62,7 @@ pub(crate) fn evaluate(angles: &[f32], objectives: &mut [f64], measures: &mut [f
 }
 
 pub(crate) fn archive() -> Result<Archive> {
-    let space = SpaceOptions::Grid { dimensions: vec![64, 64], ranges: vec![(-1.0, 1.0); 2] };
+    let space = SpaceOptions::Grid { dimensions: vec![SIDE; 2], ranges: vec![(-1.0, 1.0); 2] };
     Archive::new(&ArchiveOptions {
         space,
         solution_size: JOINTS,
@@ -68,6 +70,15 @@ pub(crate) fn archive() -> Result<Archive> {
         threshold_min: None,
         offset: 0.0,
     })
+}
+
+/// Number of cells with a point that the tip can reach: those that the disc of radius 1 touches.
+pub(crate) fn reachable() -> usize {
+    let radius = SIDE as f64 / 2.0;
+    // The distance of a cell from the middle along a measure, in cells.
+    let distance = |at: usize| (at as f64 - radius).max(radius - 1.0 - at as f64).max(0.0);
+    let cells = (0..SIDE * SIDE).map(|cell| (distance(cell / SIDE), distance(cell % SIDE)));
+    cells.filter(|(x, y)| x * x + y * y < radius * radius).count()
 }
 
 /// MAP-Elites: the first batch is uniform, and the others are variations of elites.
