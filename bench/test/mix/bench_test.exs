@@ -57,6 +57,15 @@ defmodule Mix.Tasks.BenchTest do
     refute output =~ "FAILED"
   end
 
+  test "measures archives in which some win, and shots that move" do
+    args = ["evolve", "--only", "^archive|^episodes billiards", "--budget", "0.01"]
+    {@columns, rows} = table(capture_io(fn -> Bench.run(args) end))
+    assert [small, large, exact, published] = rows
+    assert small =~ ~r/^archive +10 numbers, 10x10, 0.1 % win .* M candidates/
+    assert large =~ ~r/^archive +10 numbers, 100x100, 0.1 % win .* M candidates/
+    for row <- [exact, published], do: assert(row =~ ~r"billiards.*random shots .* k episodes/s")
+  end
+
   test "measures updates of PPO and whole runs, beside peers", %{json: json} do
     peers = json <> ".peers"
     at = ~s("batch": 32, "threads": 1, "median_us": 9e9)

@@ -125,7 +125,7 @@ defmodule Sconce.Evolve.Archive do
   defp space({:unstructured, most}, opts) do
     for name <- [:distance, :measures],
         opts[name] == nil,
-        do: Options.argument!(name, nil, "a number, which :unstructured needs")
+        do: Options.argument!("option :#{name}", nil, "a number, which :unstructured needs")
 
     {:unstructured, %{measures: opts[:measures], distance: opts[:distance], cells: most}}
   end
