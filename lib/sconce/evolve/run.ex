@@ -36,9 +36,9 @@ defmodule Sconce.Evolve.Run do
       {:done, 5, 80}
       iex> GenServer.stop(run)
       iex> File.ls!(out) |> Enum.sort()
-      ["search.json", "strategy-0-a.safetensors"]
+      ["lock", "search.json", "strategy-0-a.safetensors"]
 
-  A killed run goes on from its last save: create the search with the same options, call `Sconce.Evolve.Search.resume/2`,
+  A folder has one run at a time; the lock ends with the run, also with a killed one. A killed run goes on from its last save: create the search with the same options, call `Sconce.Evolve.Search.resume/2`,
   and start a run with the same folder. `mix sconce.evolve` does all of that.
   """
 
@@ -130,6 +130,7 @@ defmodule Sconce.Evolve.Run do
   | `:deadline` | no result after `timeout` milliseconds; the run continues |
   | `:cancelled` | the process is gone |
   | `:non_finite`, `:out_of_range` | a return or a measure is not finite or too large; the state before it is saved |
+  | `:busy` | another run uses the folder |
   | `:io` | a state could not be saved |
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}

@@ -1,6 +1,7 @@
 defmodule Sconce.Evolve.SearchTest do
   use ExUnit.Case, async: true
 
+  alias Sconce.Error
   alias Sconce.Evolve.{Archive, Population, Progress, Run, Search}
 
   doctest Search
@@ -41,6 +42,11 @@ defmodule Sconce.Evolve.SearchTest do
     assert :ok = Run.subscribe(run)
     assert_receive {:sconce_evolve, ^run, %{event: :generation, step: step}}, 20_000
     assert step > 0
+    # A folder in use.
+    assert {:error, %Error{kind: :busy}} = Search.save(search(), folder)
+    {:ok, other} = Run.start_link(search(), out: folder, generations: 1)
+    assert {:error, %Error{kind: :busy}} = Run.await(other)
+    GenServer.stop(other)
     assert :ok = Run.stop(run)
     {:ok, report} = Run.await(run)
     assert report.stopped == :stopped

@@ -82,6 +82,15 @@ impl Search {
         fs::lock(folder, "lock")
     }
 
+    /// [`lock`](Self::lock) of a folder with a state. A folder without one gets no lock.
+    ///
+    /// # Errors
+    /// Those of `lock`; `NotFound` without a state, `Corrupt` and `Mismatch` for an index that cannot be read.
+    pub fn lock_saved(folder: &Path) -> Result<File> {
+        Index::read(folder)?;
+        Search::lock(folder)
+    }
+
     /// Writes the state to a folder.
     ///
     /// # Errors

@@ -141,7 +141,7 @@ fn search_resume<'a>(
         let search = search.get()?;
         Task::start(env, "resume", reference, move |_events, _cancelled| {
             let folder = Path::new(&folder);
-            let _lock = Search::lock(folder)?;
+            let _lock = Search::lock_saved(folder)?;
             let resume = |search: &mut Search, archive: Option<&mut Archive>| {
                 let saved = Search::archive(folder)?;
                 match (archive, saved) {
