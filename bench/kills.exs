@@ -1,4 +1,4 @@
-# Kills everything that writes or reads files with `kill -9`: runs, imports, saves and evaluations.
+# Kills everything that writes or reads files with `kill -9`: runs, searches, imports, saves and evaluations.
 #
 #     mix run kills.exs | tee kills.txt
 #     mix run kills.exs --kills 60 --seed 1 --only import
@@ -14,11 +14,12 @@
 defmodule Kills do
   alias Sconce.Bench.{Child, Machine, Output}
   alias Sconce.{Corpus, Native, Policy, Trainer}
+  alias Sconce.Evolve.Archive
 
   @switches [kills: :integer, seed: :integer, only: :string]
   @defaults [kills: 60, seed: 0, only: ""]
   # Shares of the kills. Runs get most, because they write the most files.
-  @kinds [train: 0.35, import: 0.25, save: 0.25, evaluate: 0.15]
+  @kinds [train: 0.3, search: 0.2, import: 0.2, save: 0.2, evaluate: 0.1]
   @boot_ms 60_000
   @done_ms 300_000
 
@@ -93,6 +94,7 @@ defmodule Kills do
   end
 
   defp kept(:train), do: "the same files, weights and gradients to the last bit"
+  defp kept(:search), do: "the same archive to the last bit, and the same counts"
   defp kept(:import), do: "the same games, which verify"
   defp kept(:save), do: "the same policy, and no other file"
   defp kept(:evaluate), do: "the same scores, an unchanged corpus"
@@ -190,6 +192,28 @@ defmodule Kills do
     """
   end
 
+  # Four emitters, whose strategies are a part of the state. Each generation is saved.
+  defp script(:search, folder, _context, _how) do
+    out = inspect(Path.join(folder, "run"))
+
+    """
+    alias Sconce.Evolve.{Archive, Population, Run, Search}
+    spec = Population.spec(:cart_pole, hidden_sizes: [4])
+    cells = [cells: {:grid, [20, 20]}, ranges: [{-2.4, 2.4}, {0, 1}], solution_size: Search.size(spec)]
+    {:ok, archive} = Archive.new(cells)
+    opts = [archive: archive, source: {:cma_me, 4}, batch: 64, measures: [{:final, 0}, {:input, 0}], seed: 5]
+    {:ok, search} = Search.new(spec, :cart_pole, opts)
+
+    case Search.resume(search, #{out}) do
+      :ok -> :ok
+      {:error, %{kind: :not_found}} -> :ok
+    end
+
+    {:ok, run} = Run.start_link(search, out: #{out}, generations: 600, save_seconds: 0)
+    {:ok, _report} = Run.await(run)
+    """
+  end
+
   # A replay that was being read at two kills is skipped as fatal, unless `retry` is set.
   defp script(:import, folder, %{replays: replays}, how) do
     into = Path.join(folder, "corpus")
@@ -237,10 +261,39 @@ defmodule Kills do
 
   defp torn(:evaluate, _folder, %{corpus: corpus}), do: damaged(corpus)
 
+  # The slot that the index does not name may be cut.
+  defp torn(:search, folder, _context) do
+    with {:ok, path} <- state(Path.join(folder, "run")),
+         {:error, error} <- Archive.load(path),
+         do: [Exception.message(error)],
+         else: (_whole_or_none -> [])
+  end
+
   defp torn(_kind, folder, _context) do
     for file <- Path.wildcard(Path.join(folder, "**/*.safetensors")),
         {:error, error} <- [Policy.load(file)],
         do: Exception.message(error)
+  end
+
+  # The archive of a search's state.
+  defp state(folder) do
+    case index(folder) do
+      %{"slot" => slot} -> {:ok, Path.join(folder, "archive-#{slot}.safetensors")}
+      nil -> :none
+    end
+  end
+
+  # The fields of the index as text; there is none before the first save.
+  defp index(folder) do
+    case File.read(Path.join(folder, "search.json")) do
+      {:ok, text} ->
+        for [_all, key, value] <- Regex.scan(~r/"(\w+)":("[^"]*"|\[[^\]]*\]|[^,}]+)/, text),
+            into: %{},
+            do: {key, String.trim(value, "\"")}
+
+      {:error, _none} ->
+        nil
+    end
   end
 
   defp damaged(corpus) do
@@ -261,6 +314,15 @@ defmodule Kills do
     gradients = for folder <- [a, b], do: Trainer.gradients(folder)
     seen = if match?([same, same], gradients), do: [], else: ["different gradients"]
     other ++ seen ++ other_names(a, b)
+  end
+
+  defp differences(:search, straight, killed, _context) do
+    [a, b] = for folder <- [straight, killed], do: Path.join(folder, "run")
+    states = for folder <- [a, b], {:ok, path} <- [state(folder)], do: File.read!(path)
+    counts = for folder <- [a, b], do: Map.delete(index(folder), "slot")
+    same = if match?([same, same], states), do: [], else: ["a different archive"]
+    counted = if match?([same, same], counts), do: [], else: ["different counts"]
+    same ++ counted ++ other_names(a, b)
   end
 
   defp differences(:import, straight, killed, _context) do
