@@ -6,7 +6,7 @@ use sconce_nn::Spec;
 use sconce_tensor::{Result, device};
 
 use super::archive::ArchiveHandle;
-use super::{Column, Locked, device_of, length, run};
+use super::{Column, Locked, device_of, run};
 use crate::border::{
     Answer, Given, Handle, Handled, Task, call, decode, error, from_binary, perform, pool,
 };
