@@ -97,8 +97,8 @@ impl Population {
     /// The same individuals, whose forward passes and episodes are computed by a device. A card gets a copy of all numbers
     /// after each change; variation stays on the CPU.
     pub fn on(mut self, device: &Device) -> Self {
+        self.forget();
         self.card = (!device.is_cpu()).then(|| device.clone());
-        self.resident = OnceLock::new();
         self
     }
 
@@ -107,9 +107,18 @@ impl Population {
         self.card.clone().unwrap_or(Device::Cpu)
     }
 
-    /// The copy on the card, if a card computes.
+    /// Drops the copy on the card, before a change of the individuals.
+    fn forget(&mut self) {
+        if let Some(card) = &self.card {
+            device::attach(card);
+        }
+        self.resident = OnceLock::new();
+    }
+
+    /// The copy on the card, if a card computes. The card is then the current one of this thread.
     fn resident(&self) -> Result<Option<&Resident>> {
         let Some(card) = &self.card else { return Ok(None) };
+        device::attach(card);
         if self.resident.get().is_none() {
             // Another thread may have made the same copy meanwhile.
             drop(self.resident.set(Resident::of(self, card)?));
@@ -120,7 +129,7 @@ impl Population {
     fn fill(&mut self, sigma: f32, mean: &[f32], (seed, generation): (u64, u64)) {
         let size = self.network.size();
         let rng = Rng::new(seed, "evolve.population", generation);
-        self.resident = OnceLock::new();
+        self.forget();
         self.stored.fill(&self.network, self.count, |first, rows| {
             normals(&rng, (first * size) as u64, rows);
             for row in rows.chunks_exact_mut(size) {
@@ -197,7 +206,7 @@ impl Population {
             let (last, most) = (first as f64 + rows as f64, self.count as f64);
             return Err(Error::out_of_range("end of the individuals", last, 0.0, most));
         }
-        self.resident = OnceLock::new();
+        self.forget();
         if first == 0 && rows == self.count {
             self.stored.fill(&self.network, rows, |first, rows| {
                 rows.copy_from_slice(&solutions[first * size..][..rows.len()]);
@@ -287,7 +296,7 @@ impl Population {
         let parents = self.solutions()?;
         let parent = |at: usize| &parents[at * size..][..size];
         let fill = |first: usize, rows: &mut [f32]| children.fill(first, &pairs, parent, rows);
-        self.resident = OnceLock::new();
+        self.forget();
         self.stored.fill(&self.network, count, fill);
         Ok(())
     }
@@ -328,7 +337,7 @@ impl Population {
         let (pairs, solutions) = (self.pairs(pairs, elites)?, &archive.elites().solutions);
         let parent = |at: usize| &solutions[at * size..][..size];
         let children = variation.children(size, stream)?;
-        self.resident = OnceLock::new();
+        self.forget();
         self.stored.fill(&self.network, self.count, |first, rows| {
             children.fill(first, &pairs, parent, rows);
         });

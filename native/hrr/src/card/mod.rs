@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use sconce_cuda::kernels::HOLOGRAPHIC;
 use sconce_tensor::device::launch::{Launch, unwritten};
 use sconce_tensor::device::{Held, Owner};
-use sconce_tensor::{DType, Device, Error, Result, Tensor, tensor};
+use sconce_tensor::{DType, Device, Error, Result, Tensor, device, tensor};
 
 use crate::fourier::factors;
 use crate::superposition::Sum;
@@ -62,6 +62,12 @@ fn by_number(launch: Launch, n: usize) -> Result<()> {
     Ok(unsafe { launch.run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?)
 }
 
+/// Waits for the work of a tensor's stream. Other batches have streams of their own, which may read the tensor next or
+/// free one that it was computed from.
+fn finish(x: &Tensor) -> Result<()> {
+    Ok(x.device().synchronize()?)
+}
+
 /// Checks lengths, which are infinite or no number where a squared length exceeds the range of f32.
 fn check_norms(norms: &Tensor, what: &str) -> Result<()> {
     let norms: Vec<f32> = norms.to_vec1()?;
@@ -89,7 +95,9 @@ impl CardVectors {
         if shape.0 > MOST_ROWS {
             return Err(Error::out_of_range("count", shape.0 as f64, 1.0, MOST_ROWS as f64));
         }
+        device::attach(device);
         let numbers = Tensor::from_slice(vectors.numbers(), shape, device)?;
+        finish(&numbers)?;
         Ok(Self::with(vectors.domain(), numbers))
     }
 
@@ -98,6 +106,7 @@ impl CardVectors {
     /// # Errors
     /// Those of a copy.
     pub fn to_cpu(&self) -> Result<Vectors> {
+        device::attach(self.device());
         Ok(Vectors::of(self.dimension(), self.domain, tensor::to_vec(&self.numbers)?))
     }
 
@@ -130,6 +139,7 @@ impl CardVectors {
         if self.domain == domain {
             return Ok(self.clone());
         }
+        device::attach(self.device());
         if !d.is_power_of_two() || d > MOST_ON_CARD {
             let what = format!("a transform of {d} numbers on a card");
             let reason = format!("a card transforms powers of two up to {MOST_ON_CARD}");
@@ -144,6 +154,7 @@ impl CardVectors {
         let launch = Launch::of(HOLOGRAPHIC, kernel, &out)?.tensor(&self.numbers)?.tensor(&out)?;
         let launch = launch.int(d).int((d / 2).ilog2() as usize).float(ends).float(bins);
         by_row(launch, self.count())?;
+        finish(&out)?;
         Ok(Self::with(domain, out))
     }
 
@@ -151,6 +162,7 @@ impl CardVectors {
         let d = self.dimension();
         check_width(d, other.dimension(), what)?;
         let count = paired(self.count(), other.count(), what)?;
+        device::attach(self.device());
         let [a, b] = [self.within(Domain::Spectrum)?, other.within(Domain::Spectrum)?];
         let out = unwritten((count, d), DType::F32, &a.numbers)?;
         let (ends, bins) = factors(d);
@@ -159,6 +171,7 @@ impl CardVectors {
         let launch = launch.tensor(&b.numbers)?.tensor(&out)?.long(count).int(d);
         let launch = launch.int(step(&a)).int(step(&b)).int(usize::from(conjugate));
         by_number(launch.float(ends).float(bins), count * d / 2)?;
+        finish(&out)?;
         Ok(Self::with(Domain::Spectrum, out))
     }
 
@@ -185,6 +198,7 @@ impl CardVectors {
     pub fn superpose(&self, options: &Sum) -> Result<Self> {
         let (count, d) = (self.count(), self.dimension());
         let group = options.group_of(count)?;
+        device::attach(self.device());
         let weights = match &options.weights {
             None => None,
             Some(weights) => {
@@ -198,12 +212,14 @@ impl CardVectors {
         by_number(launch, sums * d)?;
         let sum = Self::with(self.domain, out);
         if !options.normalise {
+            finish(&sum.numbers)?;
             return Ok(sum);
         }
         let norms = sum.norms()?;
         check_norms(norms, "sums")?;
         let launch = Launch::of(HOLOGRAPHIC, "hrr_normalise", norms)?.tensor(&sum.numbers)?;
         by_row(launch.tensor(norms)?.int(d), sums)?;
+        finish(norms)?;
         // The lengths are those before the division.
         Ok(Self::with(self.domain, sum.numbers))
     }
@@ -214,6 +230,7 @@ impl CardVectors {
             let norms = unwritten(self.count(), DType::F32, &self.numbers)?;
             let launch = Launch::of(HOLOGRAPHIC, "hrr_norms", &norms)?.tensor(&self.numbers)?;
             by_row(launch.tensor(&norms)?.int(self.dimension()), self.count())?;
+            finish(&norms)?;
             // Another thread may have computed the same lengths meanwhile.
             drop(self.norms.set(norms));
         }
@@ -227,6 +244,7 @@ impl CardVectors {
     pub fn similarity(&self, items: CardItems<'_>) -> Result<Vec<f32>> {
         let d = self.dimension();
         check_width(d, items.dimension(), "items")?;
+        device::attach(self.device());
         let queries = self.within(items.domain())?;
         check_norms(queries.norms()?, "queries")?;
         let codes = match items {
@@ -263,12 +281,14 @@ impl CardCodes {
     /// # Errors
     /// As of [`Codes::of`](crate::Codes::of).
     pub fn of(vectors: &CardVectors) -> Result<Self> {
+        device::attach(vectors.device());
         check_norms(vectors.norms()?, "items")?;
         let (count, d) = (vectors.count(), vectors.dimension());
         let codes = unwritten((count, d), DType::U8, &vectors.numbers)?;
         let norms = unwritten(count, DType::F32, &vectors.numbers)?;
         let launch = Launch::of(HOLOGRAPHIC, "hrr_encode", &norms)?.tensor(&vectors.numbers)?;
         by_row(launch.tensor(&codes)?.tensor(&norms)?.int(d), count)?;
+        finish(&norms)?;
         let held = Held::of(Owner::Weights, [&codes]);
         Ok(CardCodes { domain: vectors.domain, codes, norms, _held: held })
     }
