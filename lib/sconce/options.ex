@@ -284,9 +284,13 @@ defmodule Sconce.Options do
   defp within?(value, _spec) when is_integer(value) and not crosses(value), do: false
 
   defp within?(value, spec) when is_number(value) do
-    value >= Keyword.get(spec, :min, value) and value <= Keyword.get(spec, :max, value) and
-      value > Keyword.get(spec, :above, value - 1) and
-      value < Keyword.get(spec, :below, value + 1)
+    Enum.all?(spec, fn
+      {:min, least} -> value >= least
+      {:max, most} -> value <= most
+      {:above, bound} -> value > bound
+      {:below, bound} -> value < bound
+      _other -> true
+    end)
   end
 
   defp within?(_value, _spec), do: true

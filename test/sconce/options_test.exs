@@ -27,6 +27,16 @@ defmodule Sconce.OptionsTest do
     assert valid.(betas: {0, 0.95})[:betas] == {0.0, 0.95}
   end
 
+  test "bounds hold for numbers to which adding 1 changes nothing" do
+    fit = &Options.fit(&1, [type: :float] ++ &2)
+    assert fit.(1.0e40, above: 0, max: 1.0e150) == {:ok, 1.0e40}
+    assert fit.(-1.0e40, below: 0) == {:ok, -1.0e40}
+    assert fit.(1.0e30, min: 0, max: 1.0e30) == {:ok, 1.0e30}
+    assert fit.(2.0e30, min: 0, max: 1.0e30) == :error
+    assert fit.(0, above: 0) == :error
+    assert fit.(1.0e40, below: 1.0e40) == :error
+  end
+
   test "a size in bytes is a number or a text with a unit" do
     fit = &Options.fit(&1, type: :bytes)
     assert fit.(1500) == {:ok, 1500}
