@@ -195,7 +195,7 @@ defmodule Sconce.DeviceTest do
 
       for {folder, variables, sentence} <- [
             {driver, %{FAKE_VERSION: 12_040},
-             "driver_version: .*one of CUDA 12.4, and 13.0 is needed"},
+             "driver_version: .*supports CUDA 12.4, and 13.0 is needed"},
             {driver, %{FAKE_COUNT: 0},
              "card: .*there is no card 0 among 0 .*CUDA_VISIBLE_DEVICES"},
             {driver, %{FAKE_INIT: 100}, "card: .*there is no card 0 among 0"},
