@@ -8,8 +8,8 @@ defmodule HRRMemory do
   #   * `24 writes`: 24 times one of 8 keys with a new value, then all 8 keys are asked.
   #
   # Each policy learns from 1,000 recorded episodes and answers 300 others. An MLP sees the frame. A second MLP sees the frame
-  # and a holographic memory, read at the key of the frame. A GRU and an attention see the frame, with windows of whole
-  # episodes. The GRU learns for 1,500 steps, the others for 400. The memory is a vector M of 256 numbers: each shown pair
+  # and a holographic memory, read at the key of the frame. A GRU, an attention and a gated linear attention (GLA) see the
+  # frame, with windows of whole episodes. The GRU learns for 1,500 steps, the others for 400. The memory is a vector M of 256 numbers: each shown pair
   # makes it `decay * M + key (*) value`, where keys and values are projections of the frame's numbers, keys made unitary.
   # The numbers that `unbind/2` reads at a key are 256 more features.
   #
@@ -32,15 +32,17 @@ defmodule HRRMemory do
   @mlp [backbone: :mlp, hidden_sizes: [128], layer_norm: false, steps: 400]
   @gru [backbone: :gru, hidden_size: 64, num_layers: 1, steps: 1500]
   @attention [backbone: :sliding_window, hidden_size: 64, num_layers: 2, steps: 400]
+  @gla [backbone: :gla, hidden_size: 64, num_layers: 2, steps: 400]
   @policies [
     {"MLP, frame", nil, @mlp},
     {"MLP, frame and memory", 1.0, @mlp},
     {"MLP, memory with decay 0.9", 0.9, @mlp},
     {"GRU 64", nil, @gru},
-    {"attention 64 x 2", nil, @attention}
+    {"attention 64 x 2", nil, @attention},
+    {"GLA 64 x 2", nil, @gla}
   ]
 
-  def main(seeds, task_named) do
+  def main(seeds, task_named, policy_named) do
     dir = Path.join(System.tmp_dir!(), "sconce-hrr-#{System.pid()}")
 
     IO.puts(
@@ -52,6 +54,7 @@ defmodule HRRMemory do
       for {name, task} <- @tasks,
           task_named == nil or task_named == name,
           {policy, decay, options} <- @policies,
+          policy_named == nil or policy_named == policy,
           decay != 0.9 or task[:writes] > task[:shown] do
         work = &run(Map.new(task), {decay, options}, &1, dir)
         runs = Task.async_stream(seeds, work, timeout: :infinity, max_concurrency: 5)

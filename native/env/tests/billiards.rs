@@ -158,10 +158,10 @@ fn a_ball_that_spins_in_place_is_the_same_beside_others() {
     // Ball 1 returns to the cue ball, which has stopped where it hit it and may still spin.
     let start = state(&[(0, [-0.3, 0.1]), (1, [0.3, 0.1])]);
     let options = EnvOptions { autoreset: Autoreset::Disabled, ..support::options("billiards", 2) };
-    let mut run = Run::new(&options);
     for power in [0.3, 0.4, 0.5, 0.6] {
         for top in 0..40 {
             let input = [0.0, power, -0.3 - 0.01 * top as f32, 0.5];
+            let mut run = Run::new(&options);
             run.envs.set_state(0, &start).unwrap();
             run.envs.set_state(1, &state(&[(0, [0.0, 0.0]), (1, [0.5, 0.3])])).unwrap();
             run.step(&[input, [0.3, 1.0, 0.0, 0.0]].concat());
