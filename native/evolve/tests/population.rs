@@ -383,7 +383,7 @@ fn invalid_input_is_named_and_changes_nothing() {
         "numbers of observations: expected 4, or 4 for each of 20, got 5"
     );
     assert_eq!(own.forward(&[f32::NAN; 4]).map_err(|e| e.kind()), Err(Kind::NonFinite));
-    let mut huge = own.clone();
+    let mut huge = population(&of_env("cart_pole", &[8], MlpActivation::Relu, 0), 20, Storage::F32);
     huge.write(7, &vec![1e30; size]).unwrap();
     let said = message(huge.forward(&[1e30; 4]));
     assert!(said.starts_with("a logit of individual 7 is not finite"), "{said}");
