@@ -101,6 +101,7 @@ defmodule Kills do
 
   # Milliseconds after the start within which it is killed.
   defp window(:train, _ms), do: 1_500
+  defp window(:search, _ms), do: 1_500
   defp window(:save, _ms), do: 400
   defp window(_kind, ms), do: ms
 
@@ -209,7 +210,7 @@ defmodule Kills do
       {:error, %{kind: :not_found}} -> :ok
     end
 
-    {:ok, run} = Run.start_link(search, out: #{out}, generations: 600, save_seconds: 0)
+    {:ok, run} = Run.start_link(search, out: #{out}, generations: 400, save_seconds: 0)
     {:ok, _report} = Run.await(run)
     """
   end
