@@ -211,10 +211,10 @@ defmodule Sconce.HRR do
     form = Tensors.form!(opts[:as])
     target = {Catalogue.dimension!(dimension), opts[:seed]}
 
-    call = &Native.hrr_project(&1, &2, &3, target, opts[:normalise])
-
-    with {:ok, data, width} <- Catalogue.rows(tensor, :project),
-         do: batch(Call.in_background(&call.(&1, data, width)), form)
+    with {:ok, data, width} <- Catalogue.rows(tensor, :project) do
+      work = &Native.hrr_project(&1, data, width, target, opts[:normalise])
+      batch(Call.in_background(work), form)
+    end
   end
 
   @doc """
@@ -258,8 +258,7 @@ defmodule Sconce.HRR do
   end
 
   @doc """
-  Binds each vector to that of the other batch by circular convolution: `c[k]` is the sum over `j` of `a[j] * b[k -
-  j]`.
+  Binds each vector to that of the other batch by circular convolution: `c[k]` is the sum over `j` of `a[j] * b[k - j]`.
 
   Counts are equal, or one of both is 1: a single vector is bound to each of the other batch. The result is similar to
   neither.
@@ -278,8 +277,7 @@ defmodule Sconce.HRR do
   end
 
   @doc """
-  Undoes `bind/2` with these keys, by circular correlation: result `k` is the sum over `j` of `key[j] * vector[k +
-  j]`.
+  Undoes `bind/2` with these keys, by circular correlation: result `k` is the sum of `key[j] * vector[k + j]` over `j`.
 
   The result is exact for unitary keys, and noisy for others. `exact: true` is exact for all keys whose spectrum has
   no zero, which is an error of kind `:mismatch`; it amplifies the noise of a record.
