@@ -238,29 +238,22 @@ defmodule Sconce.Evolve.Settings do
   defp cells!(text) do
     case String.split(text, ":") do
       ["grid", sizes] ->
-        {{:grid, for(size <- String.split(sizes, "x"), do: count!(size, text))}, nil}
+        {{:grid, for(size <- String.split(sizes, "x"), do: positive!(Integer, size, text))}, nil}
 
       ["voronoi", count] ->
-        {{:voronoi, count!(count, text)}, nil}
+        {{:voronoi, positive!(Integer, count, text)}, nil}
 
       ["unstructured", most, distance] ->
-        {{:unstructured, count!(most, text)}, distance!(distance, text)}
+        {{:unstructured, positive!(Integer, most, text)}, positive!(Float, distance, text)}
 
       _other ->
         bad!(:archive, text, @archives)
     end
   end
 
-  defp distance!(text, whole) do
-    case Float.parse(text) do
-      {distance, ""} when distance > 0 -> distance
-      _other -> bad!(:archive, whole, @archives)
-    end
-  end
-
-  defp count!(text, whole) do
-    case Integer.parse(text) do
-      {count, ""} when count > 0 -> count
+  defp positive!(type, text, whole) do
+    case type.parse(text) do
+      {number, ""} when number > 0 -> number
       _other -> bad!(:archive, whole, @archives)
     end
   end
