@@ -148,7 +148,7 @@ defmodule Sconce.Evolve.Archive do
 
     * `status` - 2 for the first elite of a cell, 1 for one that has replaced another, 0 for one that is not stored;
     * `improvement` - objective minus threshold at the turn of the candidate; in an empty cell without a threshold it is
-      the objective.
+      the objective, and where a full `:unstructured` archive has no cell it is -1.0e150.
 
   An example with a tie, and one that is refused:
 
