@@ -7,14 +7,7 @@ defmodule EvolveTurns do
 
   @individuals 4800
   @dimension 8192
-  @spec_867 [
-    embedding: {:vector, 8},
-    backbone: :mlp,
-    hidden_sizes: [32, 16],
-    activation: :tanh,
-    heads: [action: {:categorical, 3}],
-    head_hidden_size: 0
-  ]
+  @spec_867 Sconce.Bench.Evolve.spec_867()
 
   def main([]) do
     {:ok, _apps} = Application.ensure_all_started(:sconce)

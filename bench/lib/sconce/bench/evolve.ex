@@ -17,6 +17,10 @@ defmodule Sconce.Bench.Evolve do
   ]
   @dimension 8192
 
+  @doc "The Spec of the policies with 867 numbers that peers have too."
+  @spec spec_867() :: keyword
+  def spec_867, do: @spec_867
+
   @doc "All cases, on all threads of this VM."
   @spec all(pos_integer) :: [Case.t()]
   def all(threads) do
