@@ -155,15 +155,16 @@ fn a_trace_ends_in_the_state_of_the_environment() {
 
 #[test]
 fn a_ball_that_spins_in_place_is_the_same_beside_others() {
-    // Ball 1 returns to the cue ball, which has stopped where it hit it and may still spin.
-    let start = state(&[(0, [-0.3, 0.1]), (1, [0.3, 0.1])]);
+    // Ball 1 returns to the cue ball, which may have stopped with spin where it hit it, and sends it to a cushion.
+    let start = state(&[(0, [-1.1, 0.1]), (1, [-0.9, 0.1])]);
+    let other = state(&[(0, [0.0, 0.0]), (1, [0.5, 0.3])]);
     let options = EnvOptions { autoreset: Autoreset::Disabled, ..support::options("billiards", 2) };
     for power in [0.3, 0.4, 0.5, 0.6] {
-        for top in 0..40 {
-            let input = [0.0, power, -0.3 - 0.01 * top as f32, 0.5];
+        for top in 0..100 {
+            let input = [0.0, power, -0.005 * top as f32, 0.8];
             let mut run = Run::new(&options);
             run.envs.set_state(0, &start).unwrap();
-            run.envs.set_state(1, &state(&[(0, [0.0, 0.0]), (1, [0.5, 0.3])])).unwrap();
+            run.envs.set_state(1, &other).unwrap();
             run.step(&[input, [0.3, 1.0, 0.0, 0.0]].concat());
             let alone = shot(&start, &input, 0.1).unwrap().state;
             assert_eq!(alone, run.envs.state(0), "{input:?}");
