@@ -1,0 +1,296 @@
+defmodule Sconce.Bot.Player do
+  @moduledoc false
+  # One decision for each game frame, over a session: repeated, held, debounced, late, and corrected after a rollback.
+  #
+  # The session's memory is that of the inputs that went out. A frame without a decision of its own (held, or late) enters
+  # it with the choices that were sent, so that the next decision sees what was really played.
+
+  alias Sconce.{Action, Error, Session}
+  alias Sconce.Policy.Spec
+
+  # Byte offsets of the own player's action state and of `on_ground` in a packed frame of Melee.
+  @action 4 * 4
+  @on_ground 9 * 4
+  # Jumpsquat, the frames between a jump's input and the jump.
+  @jumpsquat 24
+  @jump [:x, :y]
+  # Frames that may wait to enter the memory. A bot that is further behind begins with an empty memory.
+  @owed 600
+
+  @enforce_keys [:session, :melee?, :neutral, :repeat, :debounce, :kept]
+  defstruct @enforce_keys ++
+              [last: nil, row: nil, sent: nil, held: 0, cooldown: 0, airborne?: nil] ++
+              [owed: [], past: [], gaps: []]
+
+  @typedoc """
+  `last` and `row` are the number and the packed row of the newest frame, `sent` its choices and input. `past` has the
+  latest frames, newest first, each with the player before it. `owed` are frames that the memory lacks, newest first.
+  `gaps` are numbers that were skipped.
+  """
+  @type t :: %__MODULE__{}
+
+  @typedoc "What was sent: the choices by head, and the action, if the policy made one."
+  @type sent :: {map | nil, Action.t() | nil}
+
+  @doc """
+  Begins a game. Options: `:action_repeat`, `:jump_debounce`, `:neutral` (choices by head, or nil) and `:rollback` (frames).
+  """
+  @spec new(Session.t(), keyword) :: t
+  def new(%Session{spec: spec} = session, opts) do
+    %__MODULE__{
+      session: session,
+      melee?: melee?(spec),
+      neutral: opts[:neutral] || neutral(spec),
+      repeat: opts[:action_repeat] || 1,
+      debounce: opts[:jump_debounce] || 0,
+      kept: opts[:rollback] || 0
+    }
+  end
+
+  @doc "Whether a policy reads frames of Melee and chooses inputs of a controller."
+  @spec melee?(Spec.t()) :: boolean
+  def melee?(%Spec{embedding: {:melee, _options}} = spec), do: Spec.controller?(spec)
+  def melee?(_spec), do: false
+
+  @doc "The neutral choices of a controller, or nil for other heads."
+  @spec neutral(Spec.t()) :: map | nil
+  def neutral(%Spec{heads: heads} = spec) do
+    if Spec.controller?(spec) do
+      Map.new(heads, fn
+        %{name: name, kind: {:bernoulli, bits}} -> {name, List.duplicate(0, bits)}
+        %{name: :shoulder} -> {:shoulder, 0}
+        %{name: name, kind: {:categorical, classes}} -> {name, div(classes - 1, 2)}
+      end)
+    end
+  end
+
+  @doc "How the number of a frame stands to the frames before it."
+  @spec place(t, integer, binary) :: :next | :same | :gap | :again | :old
+  def place(%__MODULE__{last: nil}, _number, _row), do: :next
+  def place(%__MODULE__{last: last}, number, _row) when number == last + 1, do: :next
+  def place(%__MODULE__{last: last}, number, _row) when number > last + 1, do: :gap
+  def place(%__MODULE__{last: last, row: row}, last, row), do: :same
+
+  def place(%__MODULE__{gaps: gaps} = player, number, _row) do
+    cond do
+      number in gaps -> :gap
+      Enum.any?(player.past, fn {at, _before, _row, _sent} -> at == number end) -> :again
+      true -> :old
+    end
+  end
+
+  @doc """
+  Decides for a frame that is newer than all before. Options are those of `Sconce.Session.act/3`.
+
+  The result is `{:ok, sent, player}`, `{:late, error, player}` if the deadline has passed (`late/3` says what was sent
+  instead), or `{:error, error, player}`.
+  """
+  @spec decide(t, integer, binary, keyword) ::
+          {:ok, sent, t} | {:late, Error.t(), t} | {:error, Error.t(), t}
+  def decide(%__MODULE__{} = player, number, row, opts) do
+    case settle(player) do
+      {:ok, player} -> chosen(player, number, row, opts)
+      {:error, error, player} -> {:late, error, player}
+    end
+  end
+
+  defp chosen(%{held: held, repeat: repeat, sent: {choices, _}} = player, number, row, _opts)
+       when held > 0 and held < repeat and choices != nil do
+    with {:ok, _action} <- step(player, number, row, choices) do
+      {:ok, player.sent, %{remember(player, number, row, player.sent) | held: held + 1}}
+    else
+      {:error, error} -> refused(player, error)
+    end
+  end
+
+  defp chosen(player, number, row, opts) do
+    ground = ground(player, row)
+    armed = armed(player, ground, number)
+    opts = if mask = mask(armed, ground), do: [mask: mask] ++ opts, else: opts
+
+    case Session.act(player.session, row, [game_frame: number] ++ opts) do
+      {:ok, action} ->
+        sent = {action.choices, action}
+        after_it = remember(player, number, row, sent)
+
+        {:ok, sent,
+         %{after_it | held: 1, cooldown: released(armed, sent), airborne?: airborne?(ground)}}
+
+      {:error, error} ->
+        refused(player, error)
+    end
+  end
+
+  defp refused(player, %Error{kind: kind} = error) when kind in [:deadline, :busy],
+    do: {:late, error, player}
+
+  defp refused(player, error), do: {:error, error, player}
+
+  @doc "Takes a frame that was answered by the neutral input. The memory steps over it before the next decision."
+  @spec late(t, integer, binary) :: {sent, t}
+  def late(%__MODULE__{} = player, number, row) do
+    sent = {player.neutral, nil}
+    player = %{remember(player, number, row, sent) | held: 0}
+    {sent, if(player.neutral, do: owe(player, number, row), else: player)}
+  end
+
+  defp owe(%{owed: owed} = player, number, row) when length(owed) < @owed,
+    do: %{player | owed: [{number, row} | owed]}
+
+  defp owe(player, _number, _row) do
+    _ = Session.reset(player.session)
+    %{player | owed: [], past: []}
+  end
+
+  @doc "Takes back a decision that was made too late, and its frame as one that was answered by the neutral input."
+  @spec take_back(t, t, integer, binary) :: {sent, t}
+  def take_back(%__MODULE__{} = before, %__MODULE__{} = made, number, row) do
+    case before.neutral && Session.rollback(made.session, number) do
+      {:ok, _count} -> late(before, number, row)
+      # The decision stays in the memory.
+      _kept -> {{made.neutral, nil}, %{made | sent: {made.neutral, nil}}}
+    end
+  end
+
+  @doc """
+  Puts a frame in its place: one that comes after later frames (`:gap`), or a new version of one that was decided
+  (`:again`). Later frames keep their choices.
+  """
+  @spec correct(t, integer, binary) :: {:ok, t} | {:error, Error.t(), t}
+  def correct(%__MODULE__{} = player, number, row) do
+    later = for {at, _before, row, sent} <- player.past, at > number, do: {at, row, sent}
+
+    with {:ok, player} <- settle(player),
+         {:ok, player, sent} <- back_to(player, number) do
+      [{number, row, sent} | Enum.reverse(later)]
+      |> Enum.reduce_while({:ok, player}, fn {at, row, {choices, _action} = sent},
+                                             {:ok, player} ->
+        with true <- choices != nil,
+             {:error, error} <- step(player, at, row, choices) do
+          {:halt, {:error, error, player}}
+        else
+          _stepped -> {:cont, {:ok, remember(player, at, row, sent)}}
+        end
+      end)
+    end
+  end
+
+  @doc "Takes back all frames from `number` on, before a game repeats them."
+  @spec rollback(t, integer) :: {:ok, t} | {:error, Error.t(), t}
+  def rollback(%__MODULE__{} = player, number) do
+    with {:ok, player} <- settle(player),
+         {:ok, player, _sent} <- back_to(player, number),
+         do: {:ok, player}
+  end
+
+  # The player before frame `number`, and what was sent at that frame: that of the frame before it, if it was skipped.
+  defp back_to(player, number) do
+    {taken, kept} =
+      Enum.split_while(player.past, fn {at, _before, _row, _sent} -> at >= number end)
+
+    case List.last(taken) do
+      nil ->
+        {:ok, player, player.sent || {player.neutral, nil}}
+
+      {at, before, _row, sent} ->
+        sent = if at == number, do: sent, else: before.sent || sent
+
+        case Session.rollback(player.session, number) do
+          {:ok, _count} -> {:ok, %{before | past: kept, gaps: player.gaps}, sent}
+          {:error, error} -> {:error, error, player}
+        end
+    end
+  end
+
+  @doc "Begins a new game with an empty memory."
+  @spec reset(t) :: {:ok, t} | {:error, Error.t()}
+  def reset(%__MODULE__{session: session} = player) do
+    with :ok <- Session.reset(session) do
+      {:ok,
+       %__MODULE__{
+         session: session,
+         melee?: player.melee?,
+         neutral: player.neutral,
+         repeat: player.repeat,
+         debounce: player.debounce,
+         kept: player.kept
+       }}
+    end
+  end
+
+  # Steps the memory over the frames that it lacks.
+  defp settle(%{owed: []} = player), do: {:ok, player}
+
+  defp settle(%{owed: owed} = player) do
+    [{number, row} | rest] = Enum.reverse(owed)
+
+    case step(player, number, row, player.neutral) do
+      {:ok, _action} -> settle(%{player | owed: Enum.reverse(rest)})
+      {:error, error} -> {:error, error, player}
+    end
+  end
+
+  defp step(player, number, row, choices),
+    do: Session.act(player.session, row, choices: choices, game_frame: number)
+
+  defp remember(player, number, row, sent) do
+    before = %{player | past: [], gaps: [], owed: []}
+    past = Enum.take([{number, before, row, sent} | player.past], player.kept)
+    gaps = Enum.take(new_gaps(player, number) ++ List.delete(player.gaps, number), player.kept)
+    %{player | last: number, row: row, sent: sent, past: past, gaps: gaps}
+  end
+
+  defp new_gaps(%{last: last, kept: kept}, number) when is_integer(last) and number > last + 1,
+    do: Enum.to_list((number - 1)..max(last + 1, number - kept - 1)//-1)
+
+  defp new_gaps(_player, _number), do: []
+
+  # Whether the own player is on the ground, and in jumpsquat, in a frame of Melee; nil in another game.
+  defp ground(%{melee?: true, debounce: debounce}, row) when debounce > 0 do
+    <<_::binary-size(@action), action::float-32-little, _::binary>> = row
+    <<_::binary-size(@on_ground), on_ground::float-32-little, _::binary>> = row
+    {on_ground > 0.5, action == @jumpsquat}
+  end
+
+  defp ground(_player, _row), do: nil
+
+  defp airborne?(nil), do: nil
+  defp airborne?({on_ground?, _squat?}), do: not on_ground?
+
+  # The cooldown counts game frames, and begins in jumpsquat and at the frame that leaves the ground.
+  defp armed(player, nil, _number), do: player
+
+  defp armed(%{debounce: debounce} = player, {on_ground?, squat?}, number) do
+    since = if player.last, do: max(number - player.last, 0), else: 1
+    cooldown = max(player.cooldown - since, 0)
+    lift_off? = not on_ground? and player.airborne? == false
+    %{player | cooldown: if(squat? or lift_off?, do: max(cooldown, debounce), else: cooldown)}
+  end
+
+  # In the air, and in jumpsquat, a jump button that is not held may not be pressed while the cooldown runs or while the
+  # other one is held. A held button may be held on.
+  defp mask(_player, nil), do: nil
+  defp mask(_player, {true, false}), do: nil
+
+  defp mask(%{cooldown: cooldown, sent: sent}, _ground) do
+    held = for name <- @jump, pressed?(sent, name), do: name
+
+    if cooldown > 0 or held != [] do
+      barred = for name <- @jump, name not in held, do: {name, false}
+      if barred != [], do: %{buttons: Map.new(barred)}
+    end
+  end
+
+  # The cooldown begins anew when a jump button is released.
+  defp released(%{debounce: 0}, _sent), do: 0
+
+  defp released(player, sent) do
+    released? = Enum.any?(@jump, &(pressed?(player.sent, &1) and not pressed?(sent, &1)))
+    if released?, do: player.debounce, else: player.cooldown
+  end
+
+  defp pressed?({_choices, %Action{buttons: %{} = buttons}}, name),
+    do: Map.get(buttons, name, false)
+
+  defp pressed?(_sent, _name), do: false
+end

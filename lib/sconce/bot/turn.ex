@@ -1,0 +1,446 @@
+defmodule Sconce.Bot.Turn do
+  @moduledoc false
+  # What a bot does with one event of its game: begins and ends games, places frames, decides, and counts. Knows no process
+  # and no bridge.
+
+  alias Sconce.{Action, Embedding, Error, Game, Policy, Serving, Session}
+  alias Sconce.Bot.{Delay, Player}
+  alias Sconce.Compat.Melee
+  alias Sconce.Policy.Spec
+
+  # The first frame of a Melee game with a decision: the state that the players' first input answers.
+  @control -40
+  # Old frames in order after which a game has begun anew, although nothing said so.
+  @anew 3
+  # Byte offsets in a packed frame of Melee: percent and stock of the own player, and the bytes of a player.
+  @stock 17 * 4
+  @player 25 * 4
+  # Most games whose figures are kept.
+  @games 100
+
+  @enforce_keys [:options, :spec, :open, :first_frame, :melee?]
+  defstruct @enforce_keys ++
+              [
+                :player,
+                :game,
+                :sent,
+                :delay,
+                :measured,
+                :acc,
+                old: {nil, 0},
+                played: 0,
+                games: [],
+                ended: []
+              ]
+
+  @typedoc "`sent` is the action that went out last; `ended` are games that ended since `take_ended/1`."
+  @type t :: %__MODULE__{}
+
+  @typedoc "What is to be sent: an action, a value of the menu's function, or nothing."
+  @type reply :: {:input, Action.t()} | {:menu, term} | :none
+
+  @doc "Loads the policy and opens a session, which belongs to the caller."
+  @spec open(keyword) :: {:ok, t} | {:error, Error.t()}
+  def open(options) do
+    with {:ok, open, spec} <- source(options[:policy], options[:serving], options[:session]),
+         turn = %__MODULE__{
+           options: options,
+           spec: spec,
+           open: open,
+           melee?: Player.melee?(spec),
+           first_frame: first_frame(options[:first_frame], Player.melee?(spec)),
+           delay: if(options[:frame_delay] == :measure, do: Delay.new())
+         },
+         {:ok, player} <- player(turn),
+         do: {:ok, %{turn | player: player}}
+  end
+
+  defp source(nil, serving, opts) when serving != nil do
+    with {:ok, %{policy: policy}} <- Serving.info(serving),
+         do: {:ok, &Serving.open(serving, opts ++ &1), policy.spec}
+  end
+
+  defp source(path, nil, opts) when is_binary(path) do
+    with {:ok, policy} <- Policy.load(path), do: source(policy, nil, opts)
+  end
+
+  defp source(%Policy{spec: spec} = policy, nil, opts),
+    do: {:ok, &Session.open(policy, opts ++ &1), spec}
+
+  defp first_frame(:auto, melee?), do: if(melee?, do: @control)
+  defp first_frame(given, _melee?), do: given
+
+  defp player(%{options: options} = turn) do
+    delay = if options[:frame_delay] == :measure, do: turn.measured, else: options[:frame_delay]
+    delay = if delay, do: [frame_delay: delay], else: []
+    # A decision that is made too late is taken back.
+    with {:ok, session} <- turn.open.([rollback: max(options[:rollback], 1)] ++ delay) do
+      {:ok,
+       Player.new(
+         session,
+         Keyword.take(options, [:action_repeat, :jump_debounce, :neutral, :rollback])
+       )}
+    end
+  end
+
+  @doc "Takes another policy, from the next game on or at once if no game is played."
+  @spec load(t, Policy.t() | Path.t()) :: {:ok, t} | {:error, Error.t()}
+  def load(%__MODULE__{options: options} = turn, policy) do
+    with {:ok, open, spec} <- source(policy, nil, options[:session]),
+         :ok <- same_game(turn.spec, spec),
+         {:ok, player} <- player(%{turn | open: open, spec: spec}) do
+      _ = Session.close(turn.player.session)
+      {:ok, %{turn | open: open, spec: spec, player: player}}
+    end
+  end
+
+  defp same_game(%Spec{embedding: old} = before, %Spec{embedding: new} = spec) do
+    if kind(old) == kind(new) and Player.melee?(before) == Player.melee?(spec) do
+      :ok
+    else
+      details = %{
+        what: "policy",
+        expected: "frames of #{inspect(kind(old))}",
+        got: inspect(kind(new))
+      }
+
+      {:error, %Error{kind: :mismatch, op: :load, details: details}}
+    end
+  end
+
+  defp kind({%Game{name: name}, _options}), do: name
+  defp kind(embedding) when is_tuple(embedding), do: elem(embedding, 0)
+  defp kind(embedding), do: embedding
+
+  @doc """
+  Answers one event of a bridge that came at `came`, in native monotonic time.
+  """
+  @spec event(t, tuple, integer) :: {reply, t}
+  def event(turn, {:frame, state}, came), do: state(turn, state, came)
+  def event(turn, {:menu, state}, _came), do: menu(turn, state)
+  def event(turn, {:over, reason}, _came), do: {:none, over(turn, reason)}
+
+  defp state(turn, %_{} = state, came) do
+    if Melee.recognised?(state) do
+      case Melee.phase(state) do
+        :game -> melee(turn, state, came)
+        _outside -> menu(turn, state)
+      end
+    else
+      frame(turn, Map.get(state, :frame), state, came)
+    end
+  end
+
+  defp state(turn, {number, frame}, came), do: frame(turn, number, frame, came)
+  defp state(turn, %{frame: number} = frame, came), do: frame(turn, number, frame, came)
+  defp state(turn, other, _came), do: refuse(turn, unnumbered(other))
+
+  defp melee(turn, state, came) do
+    port = Melee.port(state, turn.options[:port])
+
+    case Melee.frame(state, port, stage_ids: turn.options[:stage_ids]) do
+      {:ok, frame} -> frame(turn, state.frame, frame, came)
+      {:error, error} -> refuse(turn, error)
+    end
+  end
+
+  defp frame(turn, number, frame, came) when is_integer(number) do
+    case Embedding.pack(turn.spec.embedding, frame) do
+      {:ok, row} -> turn |> begun(number) |> placed(number, row, observed(frame), came)
+      {:error, error} -> refuse(turn, error)
+    end
+  end
+
+  defp frame(turn, _number, frame, _came), do: refuse(turn, unnumbered(frame))
+
+  defp unnumbered(got) do
+    expected = "a game state, or {number, frame}"
+    details = %{what: "frame", expected: expected, got: inspect(got, limit: 5)}
+    %Error{kind: :mismatch, op: :step, details: details}
+  end
+
+  defp observed(%{previous_action: %{main_stick: %{}, buttons: %{}} = seen}), do: seen
+  defp observed(_frame), do: nil
+
+  # A frame that cannot be read is answered by the neutral input, and the memory does not see it.
+  defp refuse(turn, error) do
+    turn = counted(turn, :errors)
+    neutral(%{turn | game: %{turn.game | error: error}})
+  end
+
+  defp neutral(turn) do
+    case neutral_action(turn) do
+      nil -> {:none, turn}
+      action -> {{:input, action}, %{turn | sent: action}}
+    end
+  end
+
+  @doc "The neutral input of the policy, or nil."
+  @spec neutral_action(t) :: Action.t() | nil
+  def neutral_action(%{player: %{neutral: nil}}), do: nil
+
+  def neutral_action(%{player: %{neutral: choices}, spec: spec}) do
+    if Spec.controller?(spec) do
+      struct(%Action{choices: choices}, Melee.neutral())
+    else
+      %Action{choices: choices, input: input(spec, choices)}
+    end
+  end
+
+  defp input(%Spec{embedding: {%Game{} = game, _options}, heads: heads} = spec, choices),
+    do: if(Spec.reads_inputs?(spec), do: Game.Frame.chosen(game, heads, choices))
+
+  defp input(_spec, _choices), do: nil
+
+  # Begins a game at its first frame, and at a frame number that only a new game can have.
+  defp begun(%{game: nil} = turn, number), do: begin(turn, number)
+
+  defp begun(%{game: game, player: player, old: {before, count}} = turn, number) do
+    last = player.last || number
+
+    cond do
+      # All frames of the game so far could not be read.
+      game.first == nil ->
+        fresh(%{turn | game: %{game | first: number}})
+
+      number >= last - player.kept ->
+        %{turn | old: {nil, 0}}
+
+      number <= game.first ->
+        turn |> over(:restarted) |> begin(number)
+
+      before == number - 1 and count + 1 >= @anew ->
+        turn |> over(:restarted) |> begin(number)
+
+      before == number - 1 ->
+        %{turn | old: {number, count + 1}}
+
+      true ->
+        %{turn | old: {number, 1}}
+    end
+  end
+
+  defp begin(turn, number) do
+    game = Sconce.Bot.Game.new(turn.played + 1)
+
+    turn = %{
+      turn
+      | played: turn.played + 1,
+        game: %{game | first: number},
+        old: {nil, 0},
+        sent: nil
+    }
+
+    turn = if turn.delay, do: %{turn | delay: Delay.new()}, else: turn
+    fresh(turn)
+  end
+
+  # An empty memory. A session that has ended, such as that of a serving that restarted, is opened again.
+  defp fresh(%{player: player} = turn) do
+    with {:error, _error} <- Player.reset(player),
+         {:error, error} <- player(turn) do
+      %{turn | game: %{turn.game | error: error}}
+    else
+      {:ok, player} -> %{turn | player: player}
+    end
+  end
+
+  # Before the first frame with a decision: the neutral input, or the probe of the delay.
+  defp placed(%{first_frame: first} = turn, number, _row, seen, _came)
+       when is_integer(first) and number < first do
+    {reply, turn} = neutral(turn)
+    probe = turn.delay && Delay.probe(number)
+
+    case {reply, probe} do
+      {{:input, action}, {x, y}} ->
+        action = %{action | main_stick: %{x: x, y: y}}
+        {{:input, action}, measured(%{turn | sent: action}, number, seen)}
+
+      _neutral ->
+        {reply, measured(turn, number, seen)}
+    end
+  end
+
+  defp placed(turn, number, row, seen, came) do
+    case Player.place(turn.player, number, row) do
+      :same ->
+        turn |> counted(:repeated) |> again()
+
+      :old ->
+        turn |> counted(:out_of_order) |> again()
+
+      :again ->
+        turn |> counted(:rollbacks) |> corrected(number, row) |> again()
+
+      :gap when number < turn.player.last ->
+        turn |> counted(:out_of_order) |> filled() |> corrected(number, row) |> again()
+
+      place ->
+        turn = if place == :gap, do: skipped(turn, number), else: turn
+        {reply, turn} = turn |> prepared(number) |> decided(number, row, came)
+        {reply, turn |> seen(row) |> measured(number, seen)}
+    end
+  end
+
+  defp again(%{sent: nil} = turn), do: {:none, turn}
+  defp again(%{sent: action} = turn), do: {{:input, action}, turn}
+
+  defp counted(%{game: nil} = turn, kind) do
+    turn = %{turn | played: turn.played + 1, game: Sconce.Bot.Game.new(turn.played + 1)}
+    counted(turn, kind)
+  end
+
+  defp counted(%{game: game} = turn, kind), do: %{turn | game: Sconce.Bot.Game.count(game, kind)}
+
+  defp skipped(%{game: game, player: %{last: last}} = turn, number),
+    do: %{turn | game: %{game | skipped: game.skipped + number - last - 1}}
+
+  # A skipped frame that has come after all.
+  defp filled(%{game: game} = turn), do: %{turn | game: %{game | skipped: game.skipped - 1}}
+
+  defp corrected(turn, number, row) do
+    case Player.correct(turn.player, number, row) do
+      {:ok, player} -> %{turn | player: player}
+      {:error, error, player} -> failed(%{turn | player: player}, error)
+    end
+  end
+
+  # The first decision of a game, after the countdown has shown the delay.
+  defp prepared(%{player: %{last: nil}, delay: %Delay{}} = turn, _number) do
+    case Delay.measure(turn.delay) do
+      delay when is_integer(delay) and delay != turn.measured ->
+        turn = %{turn | measured: delay}
+
+        case player(turn) do
+          {:ok, player} ->
+            _ = Session.close(turn.player.session)
+            %{turn | player: player}
+
+          {:error, error} ->
+            failed(turn, error)
+        end
+
+      _same ->
+        turn
+    end
+  end
+
+  defp prepared(turn, _number), do: turn
+
+  defp failed(%{game: game} = turn, error), do: %{turn | game: %{game | error: error}}
+
+  defp decided(%{player: before, options: options} = turn, number, row, came) do
+    case left(options[:deadline_ms], came) do
+      0 ->
+        late(turn, number, row)
+
+      left ->
+        case Player.decide(before, number, row, deadline_ms: left) do
+          {:ok, {_choices, action} = sent, player} ->
+            if left(options[:deadline_ms], came) == 0,
+              do: too_late(turn, before, player, number, row),
+              else: answered(%{turn | player: player}, sent, action)
+
+          {:late, _error, player} ->
+            late(%{turn | player: player}, number, row)
+
+          {:error, error, player} ->
+            %{turn | player: player} |> refuse(error) |> reopened(error)
+        end
+    end
+  end
+
+  # Whole milliseconds until the deadline, rounded up.
+  defp left(deadline_ms, came) do
+    past = System.convert_time_unit(System.monotonic_time() - came, :native, :microsecond)
+    max(div(deadline_ms * 1000 - past + 999, 1000), 0)
+  end
+
+  defp answered(turn, _sent, nil), do: turn |> counted(:decisions) |> again()
+
+  defp answered(turn, _sent, action),
+    do: {{:input, action}, counted(%{turn | sent: action}, :decisions)}
+
+  defp late(turn, number, row) do
+    {_sent, player} = Player.late(turn.player, number, row)
+    %{turn | player: player} |> counted(:late) |> neutral()
+  end
+
+  defp too_late(turn, before, made, number, row) do
+    {_sent, player} = Player.take_back(before, made, number, row)
+    %{turn | player: player} |> counted(:late) |> neutral()
+  end
+
+  # The session is gone: its serving has stopped or restarted.
+  defp reopened({reply, turn}, %Error{kind: kind}) when kind in [:not_found, :cancelled] do
+    case player(turn) do
+      {:ok, player} -> {reply, %{turn | player: player}}
+      {:error, _error} -> {reply, turn}
+    end
+  end
+
+  defp reopened(answer, _error), do: answer
+
+  # Remembers what the frame says of the game.
+  defp seen(%{melee?: true, game: game} = turn, row) do
+    <<percent::float-32-little, _::binary-size(@stock - 4), stock::float-32-little, _::binary>> =
+      row
+
+    <<_::binary-size(@player), of_opponent::float-32-little, _::binary-size(@stock - 4),
+      stocks::float-32-little, _::binary>> = row
+
+    game = %{game | percent: {percent, of_opponent}, stocks: {trunc(stock), trunc(stocks)}}
+    kept(%{turn | game: game}, row)
+  end
+
+  defp seen(turn, row), do: kept(turn, row)
+
+  defp kept(%{options: options, game: game} = turn, row),
+    do: if(options[:record], do: %{turn | game: %{game | rows: [row | game.rows]}}, else: turn)
+
+  defp measured(%{delay: nil} = turn, _number, _seen), do: turn
+
+  defp measured(%{delay: delay, sent: sent} = turn, number, seen),
+    do: %{turn | delay: Delay.add(delay, number, sent, seen)}
+
+  defp menu(%{options: options} = turn, state) do
+    turn = over(turn, :finished)
+
+    case options[:menu] do
+      nil ->
+        {:none, turn}
+
+      fun ->
+        case fun.(state, turn.acc) do
+          {nil, acc} -> {:none, %{turn | acc: acc}}
+          {input, acc} -> {{:menu, input}, %{turn | acc: acc}}
+        end
+    end
+  end
+
+  @doc "Ends the game that is played, if any."
+  @spec over(t, term) :: t
+  def over(%{game: nil} = turn, _reason), do: turn
+
+  def over(%{game: game} = turn, reason) do
+    game = Sconce.Bot.Game.figures(game, reason)
+    kept = %{game | rows: [], buckets: %{}}
+
+    %{
+      turn
+      | game: nil,
+        sent: nil,
+        games: Enum.take([kept | turn.games], @games),
+        ended: [game | turn.ended]
+    }
+  end
+
+  @doc "The games that have ended since the last call, oldest first."
+  @spec take_ended(t) :: {[Sconce.Bot.Game.t()], t}
+  def take_ended(%{ended: ended} = turn), do: {Enum.reverse(ended), %{turn | ended: []}}
+
+  @doc "Takes the time from a frame to its input."
+  @spec took(t, integer) :: t
+  def took(%{game: nil} = turn, _us), do: turn
+  def took(%{game: game} = turn, us), do: %{turn | game: Sconce.Bot.Game.took(game, us)}
+end
