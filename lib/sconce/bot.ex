@@ -1,12 +1,12 @@
 defmodule Sconce.Bot do
   alias Sconce.{Error, Options, Policy, Session}
-  alias Sconce.Bot.{Catalogue, Game, Turn}
+  alias Sconce.Bot.{Catalogue, Game, Reader, Turn}
   alias Sconce.Policy.Spec
 
   require Logger
 
-  # Longest wait for an event, after which calls to the bot are answered.
-  @wait_ms 20
+  # Longest wait for a bridge to disconnect.
+  @stop_ms 2_000
 
   @moduledoc """
   One process that plays one running game with a `Sconce.Policy`: frames in, inputs out, each within a deadline.
@@ -215,41 +215,40 @@ defmodule Sconce.Bot do
 
   @impl true
   def init(%Turn{} = turn) do
-    # A bridge may be linked to a library whose death is the end of a game, not of the bot.
+    # The death of a reader is the end of a game, not of the bot.
     if turn.options[:bridge], do: Process.flag(:trap_exit, true)
-    {:ok, %{turn: turn, bridge: nil, phase: :idle, failures: 0, error: nil, raised: nil}}
+    {:ok, %{turn: turn, reader: nil, phase: :idle, failures: 0, error: nil, raised: nil}}
   end
 
-  defp connect(%{turn: %{options: options}} = state) do
+  @impl true
+  def handle_info(:connect, %{reader: nil, turn: %{options: options}} = state) do
     case options[:bridge] do
-      nil ->
-        {:noreply, state}
-
-      {module, opts} ->
-        case guarded(fn -> module.connect(opts) end) do
-          {:ok, {:ok, bridge}} ->
-            send(self(), :next)
-            {:noreply, %{state | bridge: {module, bridge}, phase: :idle}}
-
-          {:ok, {:error, reason}} ->
-            closed(state, reason)
-
-          {:ok, other} ->
-            closed(state, {:bad_return, other})
-
-          {:error, reason} ->
-            closed(state, reason)
-        end
+      nil -> {:noreply, state}
+      {module, opts} -> {:noreply, %{state | reader: Reader.start_link(module, opts)}}
     end
   end
 
+  def handle_info({:reader, reader, :connected}, %{reader: reader} = state),
+    do: {:noreply, %{state | phase: :idle}}
+
+  def handle_info({:reader, reader, {event, came, took}}, %{reader: reader} = state) do
+    state = timed(state, took)
+    {reply, state} = answer(state, event, came)
+    Reader.reply(reader, reply)
+    {:noreply, told(%{state | failures: 0, phase: phase(state.turn, event)})}
+  end
+
+  def handle_info({:EXIT, reader, reason}, %{reader: reader} = state),
+    do: closed(%{state | reader: nil}, reason)
+
   # The game is over, and the bot connects again later.
-  defp closed(%{turn: turn} = state, reason) do
-    disconnect(state)
-    options = turn.options
-    error = %Error{kind: :cancelled, op: :bridge, details: %{what: inspect(reason, limit: 10)}}
-    turn = turn |> Turn.over({:closed, reason}) |> told()
-    state = %{state | turn: turn, bridge: nil, phase: :closed, error: error}
+  defp closed(%{turn: %{options: options} = turn} = state, reason) do
+    reason = with {:closed, reason} <- reason, do: reason
+    details = %{what: "the bridge", reason: inspect(reason, limit: 10, printable_limit: 200)}
+    error = %Error{kind: :unavailable, op: :bridge, details: details}
+
+    state =
+      told(%{state | turn: Turn.over(turn, {:closed, reason}), phase: :closed, error: error})
 
     if state.failures < options[:reconnect] do
       Process.send_after(self(), :connect, options[:reconnect_ms])
@@ -259,59 +258,9 @@ defmodule Sconce.Bot do
     end
   end
 
-  # The result of a function of the app or of its bridge, or why it has none.
-  defp guarded(fun) do
-    {:ok, fun.()}
-  rescue
-    error -> {:error, {error.__struct__, Exception.message(error)}}
-  catch
-    kind, reason -> {:error, {kind, reason}}
-  end
-
-  @impl true
-  def handle_info(:connect, %{bridge: nil} = state), do: connect(state)
-
-  def handle_info(:next, %{bridge: {module, bridge}} = state) do
-    case guarded(fn -> module.next(bridge, @wait_ms) end) do
-      {:ok, {:none, bridge}} ->
-        next(%{state | bridge: {module, bridge}})
-
-      {:ok, {{:closed, reason}, bridge}} ->
-        closed(%{state | bridge: {module, bridge}}, reason)
-
-      {:ok, {event, bridge}} when is_tuple(event) ->
-        came = System.monotonic_time()
-        %{state | bridge: {module, bridge}} |> played(event, came) |> after_put()
-
-      {:ok, other} ->
-        closed(state, {:bad_return, other})
-
-      {:error, reason} ->
-        closed(state, reason)
-    end
-  end
-
-  defp next(state) do
-    send(self(), :next)
-    {:noreply, state}
-  end
-
-  defp after_put({:ok, state}), do: next(%{state | failures: 0})
-  defp after_put({:error, reason, state}), do: closed(state, reason)
-
-  # Answers an event, and sends the input.
-  defp played(state, event, came) do
-    {reply, %{turn: turn} = state} = answer(state, event, came)
-
-    case put(%{state | phase: phase(turn, event)}, reply) do
-      {:ok, state} -> {:ok, %{state | turn: state.turn |> timed(reply, came) |> told()}}
-      {:error, reason, state} -> {:error, reason, state}
-    end
-  end
-
   # The app's function for menus may raise, at each state anew: the first of equal errors is logged.
   defp answer(%{turn: turn, raised: raised} = state, event, came) do
-    case guarded(fn -> Turn.event(turn, event, came) end) do
+    case Reader.guarded(fn -> Turn.event(turn, event, came) end) do
       {:ok, {reply, turn}} ->
         {reply, %{state | turn: turn}}
 
@@ -324,34 +273,19 @@ defmodule Sconce.Bot do
     end
   end
 
-  defp put(state, :none), do: {:ok, state}
-
-  defp put(%{bridge: {module, bridge}} = state, {_kind, input}) do
-    case guarded(fn -> module.put(bridge, input) end) do
-      {:ok, {:ok, bridge}} -> {:ok, %{state | bridge: {module, bridge}}}
-      {:ok, {:error, reason}} -> {:error, reason, state}
-      {:ok, other} -> {:error, {:bad_return, other}, state}
-      {:error, reason} -> {:error, reason, state}
-    end
-  end
-
-  defp timed(turn, {:input, _action}, came) do
-    us = System.convert_time_unit(System.monotonic_time() - came, :native, :microsecond)
-    Turn.took(turn, us)
-  end
-
-  defp timed(turn, _reply, _came), do: turn
+  defp timed(state, nil), do: state
+  defp timed(%{turn: turn} = state, us), do: %{state | turn: Turn.took(turn, us)}
 
   defp phase(%{game: nil}, {:over, _reason}), do: :idle
   defp phase(%{game: nil}, _event), do: :menu
   defp phase(_turn, _event), do: :game
 
   # Tells the app of games that have ended.
-  defp told(turn) do
+  defp told(%{turn: turn} = state) do
     {ended, turn} = Turn.take_ended(turn)
     fun = turn.options[:on_game]
     if fun, do: Enum.each(ended, fn game -> Task.start(fn -> fun.(game) end) end)
-    turn
+    %{state | turn: turn}
   end
 
   @impl true
@@ -365,14 +299,15 @@ defmodule Sconce.Bot do
 
       {:reply, {:error, %Error{kind: :mismatch, op: :step, details: details}}, state}
     else
-      {reply, %{turn: turn} = state} = answer(state, {:frame, frame}, came)
-      turn = turn |> timed(reply, came) |> told()
-      {:reply, sent(reply), %{state | turn: turn, phase: phase(turn, {:frame, frame})}}
+      {reply, state} = answer(state, {:frame, frame}, came)
+      past = System.convert_time_unit(System.monotonic_time() - came, :native, :microsecond)
+      state = if match?({:input, _}, reply), do: timed(state, past), else: state
+      {:reply, sent(reply), told(%{state | phase: phase(state.turn, {:frame, frame})})}
     end
   end
 
   def handle_call(:over, _from, %{turn: turn} = state),
-    do: {:reply, :ok, %{state | turn: turn |> Turn.over(:finished) |> told(), phase: :idle}}
+    do: {:reply, :ok, told(%{state | turn: Turn.over(turn, :finished), phase: :idle})}
 
   def handle_call(:games, _from, %{turn: turn} = state),
     do: {:reply, Enum.reverse(turn.games), state}
@@ -401,16 +336,10 @@ defmodule Sconce.Bot do
   defp sent(other), do: other
 
   @impl true
-  def terminate(_reason, state), do: disconnect(state)
+  def terminate(_reason, %{reader: nil}), do: :ok
 
-  defp disconnect(%{bridge: nil}), do: :ok
-
-  defp disconnect(%{bridge: {module, bridge}, turn: turn}) do
-    neutral = turn.game && Turn.neutral_action(turn)
-    if neutral, do: guarded(fn -> module.put(bridge, neutral) end)
-    guarded(fn -> module.disconnect(bridge) end)
-    :ok
-  end
+  def terminate(_reason, %{reader: reader, turn: turn}),
+    do: Reader.stop(reader, turn.game && Turn.neutral_action(turn), @stop_ms)
 
   if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
   @doc false

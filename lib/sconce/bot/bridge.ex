@@ -24,8 +24,9 @@ defmodule Sconce.Bot.Bridge do
         def disconnect(_game), do: :ok
       end
 
-  All functions run in the process of the bot. One frame is answered before the next one is read, so a library that
-  writes inputs when it reads the next frame, as libmelee does, sends each input with its frame.
+  All functions run in one process, which is linked to the bot and is not the bot's. One frame is answered before the
+  next one is read, so a library that writes inputs when it reads the next frame, as libmelee does, sends each input with
+  its frame.
 
   | event | meaning |
   |---|---|
@@ -48,12 +49,12 @@ defmodule Sconce.Bot.Bridge do
   @doc "Connects to the game."
   @callback connect(keyword) :: {:ok, t} | {:error, term}
 
-  @doc "Waits for the next event, at most `timeout_ms`. Calls to the bot wait as long."
+  @doc "Waits for the next event, at most about `timeout_ms`; a bot that stops waits as long, and 2 s at most."
   @callback next(t, timeout_ms :: pos_integer) :: {event, t}
 
   @doc "Sends an input: a `Sconce.Action`, or what the `:menu` function of the bot returned."
   @callback put(t, Action.t() | term) :: {:ok, t} | {:error, term}
 
-  @doc "Disconnects. The neutral input has been sent before, if the game was not over."
+  @doc "Disconnects. If the bot stops amid a game, the neutral input has been sent before."
   @callback disconnect(t) :: term
 end

@@ -372,7 +372,7 @@ defmodule Sconce.Bot.Turn do
   end
 
   # The session is gone: its serving has stopped or restarted.
-  defp reopened({reply, turn}, %Error{kind: kind}) when kind in [:not_found, :cancelled] do
+  defp reopened({reply, turn}, %Error{kind: kind}) when kind in [:not_found, :cancelled, :unavailable] do
     case player(turn) do
       {:ok, player} -> {reply, %{turn | player: player}}
       {:error, _error} -> {reply, turn}

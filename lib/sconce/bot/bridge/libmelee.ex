@@ -23,9 +23,9 @@ defmodule Sconce.Bot.Bridge.Libmelee do
       {:ok, session} = Melee.Session.start_link(path: dolphin, iso_path: iso, ports: [1], console: [polling_mode: true])
       {:ok, bot} = Sconce.Bot.start_link(policy: policy, bridge: {Sconce.Bot.Bridge.Libmelee, session: session})
 
-  Give the console `polling_mode: true`: otherwise a call to the bot waits until the next frame. Each input is sent before
-  the next step of the console, which flushes the controllers. Buttons and sticks that have not changed are not sent
-  again, except after a menu.
+  Give the console `polling_mode: true`: otherwise a bot that stops waits for a frame. Each input is sent before the next
+  step of the console, which flushes the controllers. Buttons and sticks that have not changed are not sent again, except
+  after a menu.
 
   A `:menu` function of the bot drives the menus; it may keep a `Melee.MenuHelper`:
 
