@@ -25,7 +25,7 @@ defmodule Replayer do
       {^port, {:data, message}} ->
         came = now.()
         {:input, input} = :erlang.binary_to_term(message)
-        write.(["input", came, :erlang.phash2(input), Map.get(input, :late, false)])
+        write.(["input", came, :erlang.phash2(input)])
         until(due, port, now, write)
 
       {^port, :eof} ->
@@ -53,8 +53,9 @@ messages
       System.halt(1)
 
     :due ->
+      packed = :erlang.term_to_binary(message)
       write.(["sent", now.(), elem(message, 0)])
-      Port.command(port, :erlang.term_to_binary(message))
+      Port.command(port, packed)
       {:cont, due}
   end
 end)

@@ -61,7 +61,8 @@ defmodule Sconce.Bench.Live do
     end
   end
 
-  defp wait(due) do
+  @doc "Sleeps until about a millisecond before `due`, in microseconds of monotonic time."
+  def wait(due) do
     left = due - System.monotonic_time(:microsecond)
     if left > 1_000, do: Process.sleep(div(left, 1_000))
   end
