@@ -50,6 +50,15 @@ defmodule Sconce.MixProject do
           Sconce.Frame.Player,
           Sconce.Action
         ],
+        Bots: [
+          Sconce.Bot,
+          Sconce.Bot.Bridge,
+          Sconce.Bot.Bridge.Libmelee,
+          Sconce.Bot.Bridge.Program,
+          Sconce.Bot.Bridge.Recording,
+          Sconce.Bot.Game,
+          Sconce.Compat.Melee
+        ],
         Games: [Sconce.Game],
         Environments: [
           Sconce.Env,

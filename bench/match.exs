@@ -139,7 +139,7 @@ defmodule Match do
         faulty(rest, plan, count(expected, :bursts, 2), [next | before_it])
 
       n when n in 261..264 ->
-        # What was on its way to the bot may be lost with the program: nothing is, because it dies a second later.
+        # The program dies a second after its last frame, so that no input is on its way.
         expected = count(expected, :deaths, 1)
 
         faulty(

@@ -42,7 +42,7 @@ defmodule Sconce.Bot do
 
       iex> game = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [step: [type: {:choice, 3}]])
       iex> {:ok, policy} = Sconce.Policy.init([embedding: game, backbone: :gru, hidden_size: 8], seed: 1)
-      iex> {:ok, bot} = Sconce.Bot.start_link(policy: policy)
+      iex> {:ok, bot} = Sconce.Bot.start_link(policy: policy, deadline_ms: 1_000)
       iex> {:ok, action} = Sconce.Bot.step(bot, {0, %{x: 0.5}})
       iex> action.input.step in 0..2
       true
@@ -88,10 +88,16 @@ defmodule Sconce.Bot do
 
     # The caller loads and opens, so that a failure is an answer and not an exit. Then the session is the bot's.
     with {:ok, turn} <- Turn.open(options),
-         {:ok, pid} <- started(turn, name),
-         :ok <- Session.transfer(turn.player.session, pid) do
-      send(pid, :connect)
-      {:ok, pid}
+         {:ok, pid} <- started(turn, name) do
+      case Session.transfer(turn.player.session, pid) do
+        :ok ->
+          send(pid, :connect)
+          {:ok, pid}
+
+        {:error, error} ->
+          GenServer.stop(pid)
+          {:error, error}
+      end
     end
   end
 
@@ -103,24 +109,25 @@ defmodule Sconce.Bot do
   end
 
   defp checked!(options) do
-    case {options[:policy], options[:serving]} do
-      {nil, nil} -> raise ArgumentError, "a bot needs the option :policy or :serving"
-      {nil, _serving} -> :ok
-      {%Policy{}, nil} -> :ok
-      {path, nil} -> Options.path!(path)
-      _both -> raise ArgumentError, "a bot takes :policy or :serving, not both"
-    end
+    policy = policy!(options[:policy], options[:serving])
 
     for name <- [:rollback, :frame_delay],
         Keyword.has_key?(options[:session], name),
         do: raise(ArgumentError, "option #{inspect(name)} of :session: give it to the bot")
 
-    case options[:bridge] do
-      nil -> options
-      module when is_atom(module) -> Keyword.put(options, :bridge, bridge!({module, []}))
-      given -> Keyword.put(options, :bridge, bridge!(given))
-    end
+    options |> Keyword.replace!(:policy, policy) |> Keyword.update!(:bridge, &bridge!/1)
   end
+
+  defp policy!(nil, nil), do: raise(ArgumentError, "a bot needs the option :policy or :serving")
+  defp policy!(nil, _serving), do: nil
+  defp policy!(%Policy{spec: %Spec{}} = policy, nil), do: policy
+  defp policy!(path, nil), do: Options.path!(path)
+
+  defp policy!(_policy, _serving),
+    do: raise(ArgumentError, "a bot takes :policy or :serving, not both")
+
+  defp bridge!(nil), do: nil
+  defp bridge!(module) when is_atom(module), do: bridge!({module, []})
 
   defp bridge!({module, opts} = bridge) when is_atom(module) do
     Options.keyword!(opts)
@@ -147,7 +154,7 @@ defmodule Sconce.Bot do
 
       iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [go: {:bernoulli, 1}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
-      iex> {:ok, bot} = Sconce.Bot.start_link(policy: policy, session: [deterministic: true])
+      iex> {:ok, bot} = Sconce.Bot.start_link(policy: policy, session: [deterministic: true], deadline_ms: 1_000)
       iex> {:ok, action} = Sconce.Bot.step(bot, {0, [0.5]})
       iex> action.choices.go in [[0], [1]]
       true
@@ -156,18 +163,35 @@ defmodule Sconce.Bot do
   """
   @spec step(bot, term, pos_integer) ::
           {:ok, Sconce.Action.t()} | {:menu, term} | :none | {:error, Error.t()}
-  def step(bot, state, timeout_ms \\ 5_000),
+  def step(bot, state, timeout_ms \\ 5_000)
+
+  def step(bot, state, timeout_ms) when timeout_ms in 1..4_294_967_295,
     do: ask(bot, {:step, state, System.monotonic_time()}, :step, timeout_ms)
 
+  def step(_bot, _state, other), do: Options.argument!("timeout_ms", other, "1 or more")
+
   @doc """
-  Ends the game that is played, if any, and empties the memory. The moduledoc has an example.
+  Ends the game that is played, if any, and empties the memory. A bot with a bridge begins another one with the next frame.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, bot} = Sconce.Bot.start_link(policy: policy)
+      iex> Sconce.Bot.over(bot)
+      :ok
   """
   @spec over(bot) :: :ok | {:error, Error.t()}
   def over(bot), do: ask(bot, :over, :over)
 
   @doc """
-  Returns the `Sconce.Bot.Game` of each of the last 100 games that have ended, oldest first, without their `rows`. The
-  moduledoc has an example.
+  Returns the `Sconce.Bot.Game` of each of the last 100 games that have ended, oldest first, without their `rows`.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, bot} = Sconce.Bot.start_link(policy: policy, deadline_ms: 1_000)
+      iex> for n <- 1..3, do: {:ok, _action} = Sconce.Bot.step(bot, {n, [0.5]})
+      iex> Sconce.Bot.over(bot)
+      iex> for game <- Sconce.Bot.games(bot), do: {game.number, game.decisions, game.late, game.ended}
+      [{1, 3, 0, :finished}]
   """
   @spec games(bot) :: [Game.t()] | {:error, Error.t()}
   def games(bot), do: ask(bot, :games, :games)

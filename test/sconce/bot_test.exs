@@ -1,6 +1,7 @@
 defmodule Sconce.BotTest do
   use ExUnit.Case, async: true
   doctest Sconce.Bot
+  doctest Sconce.Bot.Bridge.Recording
 
   import ExUnit.CaptureLog
 
@@ -56,7 +57,7 @@ defmodule Sconce.BotTest do
     )
   end
 
-  # What a session answers that sees the same frames from the first one with a decision on.
+  # The answers of a session that sees the same frames, from the first one with a decision on.
   defp reference(policy, states, opts \\ []) do
     {:ok, session} = Session.open(policy, [seed: 7] ++ opts)
 

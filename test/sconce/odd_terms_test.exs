@@ -13,6 +13,7 @@ defmodule Sconce.OddTermsTest do
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
   alias Sconce.{
+    Bot,
     Compress,
     Corpus,
     Device,
@@ -60,6 +61,7 @@ defmodule Sconce.OddTermsTest do
     # Unlike a run, these would outlive the module's process.
     serving = start_supervised!({Serving, policy: valued})
     rollout = start_supervised!({Rollout, serving: serving})
+    bot = start_supervised!({Bot, policy: policy, name: __MODULE__.Bot})
     {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
     endpoint = start_supervised!({Monitor.Endpoint, port: 0})
     {:ok, counter} = Monitor.counter("odd_terms_test_total")
@@ -103,6 +105,7 @@ defmodule Sconce.OddTermsTest do
        play: play,
        played: played,
        league: league,
+       bot: bot,
        serving: serving,
        rollout: rollout,
        gradients: gradients,
@@ -416,6 +419,18 @@ defmodule Sconce.OddTermsTest do
       {RangeTest, :write, [context.range, @nowhere]},
       {Report, :format, [report]},
       {Report, :title, [spec, 100]},
+      {Bot, :games, [context.bot]},
+      {Bot, :info, [context.bot]},
+      {Bot, :load, [context.bot, @nowhere]},
+      {Bot, :over, [context.bot]},
+      {Bot, :start_link, [[policy: policy]]},
+      {Bot, :step, [context.bot, {0, [0.5, 0.5]}, 1_000]},
+      {Sconce.Compat.Melee, :controller, [Sconce.Compat.Melee.neutral(), :libmelee]},
+      {Sconce.Compat.Melee, :frame, [Sconce.Test.MeleeStates.state(0), 1, []]},
+      {Sconce.Compat.Melee, :observed, [Sconce.Test.MeleeStates.state(0).players[1]]},
+      {Sconce.Compat.Melee, :phase, [Sconce.Test.MeleeStates.state(0)]},
+      {Sconce.Compat.Melee, :port, [Sconce.Test.MeleeStates.state(0), 1]},
+      {Sconce.Compat.Melee, :recognised?, [Sconce.Test.MeleeStates.state(0)]},
       {League, :play, [[:idle, :mixer], [env: :duel, games: 2]]},
       {League, :ranking, [context.league]},
       {League, :svg, [context.league]},
@@ -476,6 +491,7 @@ defmodule Sconce.OddTermsTest do
 
   # Defined by `use GenServer`, which does not check its argument.
   @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}, {Rollout, :child_spec, 1}] ++
+            [{Bot, :child_spec, 1}] ++
             [{Monitor.Endpoint, :child_spec, 1}, {Sconce.Evolve.Island, :child_spec, 1}]
 
   test "each public function of each public module has a row here", context do
@@ -629,7 +645,8 @@ defmodule Sconce.OddTermsTest do
 
   defp made(:session), do: struct(Session)
   defp made(:serving), do: struct(Serving)
-  defp made(%_{} = struct), do: struct
+  # Game states have the structs of libraries that are not loaded.
+  defp made(%module{} = struct), do: if(Code.ensure_loaded?(module), do: struct)
   defp made(_other), do: nil
 
   # Calls each function in a process of its own and waits for it.

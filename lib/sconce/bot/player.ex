@@ -29,7 +29,7 @@ defmodule Sconce.Bot.Player do
   """
   @type t :: %__MODULE__{}
 
-  @typedoc "What was sent: the choices by head, and the action, if the policy made one."
+  @typedoc "The choices by head that were sent, and the action, if the policy made one."
   @type sent :: {map | nil, Action.t() | nil}
 
   @doc """

@@ -1,7 +1,7 @@
 defmodule Sconce.Bot.Turn do
   @moduledoc false
-  # What a bot does with one event of its game: begins and ends games, places frames, decides, and counts. Knows no process
-  # and no bridge.
+  # The answer of a bot to one event of its game. It begins and ends games, places frames, decides, and counts. It knows no
+  # process and no bridge.
 
   alias Sconce.{Action, Embedding, Error, Game, Policy, Serving, Session}
   alias Sconce.Bot.{Delay, Player}
@@ -36,7 +36,7 @@ defmodule Sconce.Bot.Turn do
   @typedoc "`sent` is the action that went out last; `ended` are games that ended since `take_ended/1`."
   @type t :: %__MODULE__{}
 
-  @typedoc "What is to be sent: an action, a value of the menu's function, or nothing."
+  @typedoc "An action to send, a value of the menu's function, or nothing."
   @type reply :: {:input, Action.t()} | {:menu, term} | :none
 
   @doc "Loads the policy and opens a session, which belongs to the caller."
@@ -372,7 +372,8 @@ defmodule Sconce.Bot.Turn do
   end
 
   # The session is gone: its serving has stopped or restarted.
-  defp reopened({reply, turn}, %Error{kind: kind}) when kind in [:not_found, :cancelled, :unavailable] do
+  defp reopened({reply, turn}, %Error{kind: kind})
+       when kind in [:not_found, :cancelled, :unavailable] do
     case player(turn) do
       {:ok, player} -> {reply, %{turn | player: player}}
       {:error, _error} -> {reply, turn}

@@ -239,7 +239,7 @@ defmodule Sconce.Compat.Melee do
 
   defp owner(port, port), do: :own
   defp owner(other, _port) when other in 1..4, do: :opponent
-  defp owner(_none, _port), do: :nobody
+  defp owner(_none, _port), do: 0
 
   @doc """
   Returns the input that the game reports for a player of a state, or nil.

@@ -102,7 +102,7 @@ defmodule Sconce.Bot.Bridge.Program do
   @impl true
   def disconnect(%{port: port}) do
     Port.close(port)
-    # What the program wrote before is not read by the next connection.
+    # The next connection does not read old messages.
     flush(port)
   rescue
     ArgumentError -> flush(port)
