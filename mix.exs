@@ -69,6 +69,7 @@ defmodule Sconce.MixProject do
           Sconce.Env.Billiards
         ],
         Data: [Sconce.Corpus, Sconce.Loader],
+        Reports: [Sconce.Report, Sconce.Report.Game, Sconce.Report.Summary],
         Training: [
           Sconce.Trainer,
           Sconce.Preset,
@@ -128,6 +129,7 @@ defmodule Sconce.MixProject do
           Mix.Tasks.Sconce.Import,
           Mix.Tasks.Sconce.Monitor,
           Mix.Tasks.Sconce.Play,
+          Mix.Tasks.Sconce.Report,
           Mix.Tasks.Sconce.Runs,
           Mix.Tasks.Sconce.Train
         ]

@@ -34,6 +34,8 @@ defmodule Sconce.Report do
 
   # Players have control from frame -39 on, so the state after frame -40 is the first that matters.
   @first_frame -40
+  # The largest number up to which a 32-bit float holds every integer.
+  @last_frame 16_777_216
   # At least this many frames before the last one can be replaced. Slippi rolls back at most 7.
   @kept_frames 60
 
@@ -83,10 +85,13 @@ defmodule Sconce.Report do
     * Frames before #{@first_frame}, on which no player has control, are left out: a first stock starts at frame
       #{@first_frame} instead of -123.
     * A conversion without damage, such as a grab that the opponent breaks, has the opening of any other one. Slippi
-      compares its end with its own start, and calls it a counter-attack.
+      compares its end with its own start, calls it a counter-attack, and leaves it out of the ratio of neutral wins.
     * An opening during a conversion that runs until the end of the game is a counter-attack, and a neutral win in Slippi.
     * A decrease of the percent, by an item that heals, is no damage.
     * If frame numbers are missing, the last known frame takes the place of the missing one.
+
+  As in Slippi's statistics, a victim is thrown from the moment the throw begins until it is released, and no longer held:
+  hits in between, as those of some throws, are damage taken and no damage of the conversion.
 
   Games with more than two players are not in a corpus. The partner of the Ice Climbers has no part in a report.
 
@@ -129,7 +134,7 @@ defmodule Sconce.Report do
       #Sconce.Report<own and opponent · frame 7>
   """
   @spec add(t, Frame.t() | map | binary) :: {:ok, t} | {:error, Error.t()}
-  def add(%__MODULE__{sides: {_, _}} = report, frame) do
+  def add(%__MODULE__{names: {_, _}, sides: {_, _}} = report, frame) do
     with {:ok, moment} <- Reading.moment(frame), do: put(report, moment)
   end
 
@@ -152,14 +157,16 @@ defmodule Sconce.Report do
 
       [] ->
         {oldest, _sides} = List.last(recent ++ older)
-        details = %{field: "frame", value: frame, min: oldest + 1, max: report.frame + 1}
+        details = %{field: "frame", value: frame, min: oldest + 1, max: @last_frame}
         {:error, %Error{kind: :out_of_range, op: :report, details: details}}
     end
   end
 
   # The earlier moments in two lists, the last one first. The older list is dropped as a whole, so that adding a frame
   # takes constant time.
-  defp kept({recent, _older, @kept_frames}, moment), do: {[moment], recent, 1}
+  defp kept({recent, _older, count}, moment) when count >= @kept_frames,
+    do: {[moment], recent, 1}
+
   defp kept({recent, older, count}, moment), do: {[moment | recent], older, count + 1}
 
   @doc """
@@ -170,7 +177,7 @@ defmodule Sconce.Report do
       {0, []}
   """
   @spec finish(t) :: Game.t()
-  def finish(%__MODULE__{sides: {_, _}} = report), do: Game.of(report)
+  def finish(%__MODULE__{names: {_, _}, sides: {_, _}} = report), do: Game.of(report)
 
   @doc """
   Reports on one game of a corpus of Melee; `game` is the index in `Sconce.Corpus.games/1`.
@@ -260,9 +267,9 @@ defmodule Sconce.Report do
 
       iex> game = Sconce.Report.finish(Sconce.Report.new(players: {"ann", "bob"}))
       iex> game |> Sconce.Report.text() |> String.split("\\n") |> Enum.slice(2, 3)
-      ["                                     ann                bob",
-       "openings                               0                  0",
-       "  neutral wins                         0                  0"]
+      ["                                      ann                bob",
+       "openings                                0                  0",
+       "  neutral wins                          0                  0"]
   """
   @spec text(Game.t() | Summary.t()) :: String.t()
   def text(%Game{players: [_, _]} = game), do: Table.game(game)

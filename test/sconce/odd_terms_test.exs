@@ -452,6 +452,16 @@ defmodule Sconce.OddTermsTest do
       {PPO.Progress, :follow, [play, []]},
       {PPO.Progress, :new, [[]]},
       {PPO.Progress, :write, [PPO.Progress.new(), %{event: :done}]},
+      {Sconce.Report, :add, [Sconce.Report.new(), melee_frame()]},
+      {Sconce.Report, :conversions, [reported()]},
+      {Sconce.Report, :finish, [Sconce.Report.new()]},
+      {Sconce.Report, :games, [corpus, [games: [0]]]},
+      {Sconce.Report, :new, [[players: {"a", "b"}]]},
+      {Sconce.Report, :of_corpus, [corpus, 0, [player: 1]]},
+      {Sconce.Report, :sum, [[reported()], [by: :name]]},
+      {Sconce.Report, :svg, [reported()]},
+      {Sconce.Report, :text, [reported()]},
+      {Sconce.Report, :write, [reported(), @nowhere]},
       {Rollout, :done, [:session, :terminated, nil]},
       {Rollout, :info, [context.rollout]},
       {Rollout, :open, [context.rollout, []]},
@@ -467,6 +477,17 @@ defmodule Sconce.OddTermsTest do
       Snapshot,
       [path: "a", kind: :run, id: "a", os_pid: 1, ticks: 0, state: :running] ++ times
     )
+  end
+
+  defp melee_frame do
+    player = %{percent: 0, facing: 1, x: 0, y: 0, action: 14, character: 1, on_ground: true}
+    player = Map.put(player, :stock, 4)
+    %{own: player, opponent: player, stage: 31, frame: 1}
+  end
+
+  defp reported do
+    {:ok, report} = Sconce.Report.add(Sconce.Report.new(), melee_frame())
+    Sconce.Report.finish(report)
   end
 
   defp searched(policy) do

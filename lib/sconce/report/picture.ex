@@ -28,7 +28,7 @@ defmodule Sconce.Report.Picture do
 
     Page.sheet(@width, @top + @plot + bands + @bottom, [
       heading(game),
-      grid(game, place),
+      grid(place),
       for({player, i} <- Enum.with_index(game.players), do: line(player, i, game.last, place)),
       for({player, i} <- Enum.with_index(game.players), do: deaths(player, i, place)),
       for(i <- 0..1, do: band(game, i, place)),
@@ -48,7 +48,7 @@ defmodule Sconce.Report.Picture do
 
     %{
       x: fn frame -> @left + wide * (frame - game.first) / span end,
-      y: fn percent -> @top + @plot * (1 - percent / high) end,
+      y: fn percent -> @top + @plot * (1 - (percent |> max(0) |> min(high)) / high) end,
       high: high
     }
   end
@@ -73,7 +73,7 @@ defmodule Sconce.Report.Picture do
     ]
   end
 
-  defp grid(_game, place) do
+  defp grid(place) do
     for percent <- 0..place.high//50 do
       y = px(place.y.(percent))
 
@@ -103,7 +103,7 @@ defmodule Sconce.Report.Picture do
       fill = if lost == :kill, do: color(i), else: "#ffffff"
       what = if lost == :kill, do: "killed", else: "self-destruct"
 
-      ~s(<circle cx="#{px(place.x.(stock.end))}" cy="#{px(place.y.(min(stock.end_percent, place.high)))}" r="5" ) <>
+      ~s(<circle cx="#{px(place.x.(stock.end))}" cy="#{px(place.y.(stock.end_percent))}" r="5" ) <>
         ~s(fill="#{fill}" stroke="#{color(i)}" stroke-width="2"><title>) <>
         "#{Panel.escape("#{Table.clock(stock.end)} #{Table.name(player, 24)}: #{what}")}</title></circle>\n"
     end
@@ -134,7 +134,8 @@ defmodule Sconce.Report.Picture do
 
   defp clock(game, place, y) do
     seconds = div(game.last, @fps)
-    step = Enum.find([10, 30, 60, 120, 300], 600, &(seconds <= 10 * &1))
+    # About ten marks.
+    step = Enum.find([5, 10, 30, 60, 120, 300], 600 * ceil(seconds / 6000), &(seconds <= 10 * &1))
 
     for second <- 0..max(seconds, 0)//step, second * @fps >= game.first do
       text(px(place.x.(second * @fps)), y + 24, Scale.clock(second), ~s(text-anchor="middle"))

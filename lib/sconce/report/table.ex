@@ -139,8 +139,8 @@ defmodule Sconce.Report.Table do
   @doc "Returns a player's name of at most `most` characters."
   def name(%{name: name}, most), do: name |> Text.printable() |> String.slice(0, most)
 
-  @doc "Returns a frame number as a time of the game."
-  def clock(frame), do: Scale.clock(max(frame, 0) / @fps)
+  @doc "Returns a frame number as a time of the game, in whole seconds since GO."
+  def clock(frame), do: frame |> max(0) |> div(@fps) |> Scale.clock()
 
   defp lead(text, width), do: String.pad_leading(text, width)
 
