@@ -155,9 +155,9 @@ defmodule Sconce.ReportReplaysTest do
     corpus = corpus(["train", "validation"])
     {:ok, entries} = Corpus.games(corpus)
     {:ok, games} = Report.games(corpus)
-    assert length(games) == 18
+    assert games != [] and length(games) == length(entries)
 
-    for {entry, game, index} <- Enum.zip([entries, games, 0..17]) do
+    for {{entry, game}, index} <- entries |> Enum.zip(games) |> Enum.with_index() do
       {:ok, moments} = Reading.moments(corpus, entry, index, 0)
       frames = for {frame, stage, {own, other}} <- moments, do: frame(frame, stage, own, other)
       [first | _] = frames

@@ -2,7 +2,7 @@ defmodule Sconce.Report.Picture do
   @moduledoc false
   # Draws a game as an SVG: the percent of both players over time, a bar for each conversion, a mark for each lost stock.
 
-  alias Sconce.Error
+  alias Sconce.{Error, Figures}
   alias Sconce.Report.{Game, Table}
   alias Sconce.Trainer.Curve.{Page, Panel, Scale}
 
@@ -18,6 +18,7 @@ defmodule Sconce.Report.Picture do
   @colors ["#2563eb", "#dc2626"]
   @fps 60
   @least_percent 100
+  @legend "circles: lost stocks, empty for self-destructs · bars: conversions of each player, dark for kills"
 
   @doc "Returns the picture."
   def svg(%Game{frames: 0} = game), do: Page.sheet(@width, @top, heading(game))
@@ -62,10 +63,15 @@ defmodule Sconce.Report.Picture do
 
   defp heading(%{players: players} = game) do
     [
+      text(@left, 76, @legend, ~s(fill="#64748b")),
       text(@left, 30, Table.title(game), ~s(font-size="17" font-weight="600")),
       for {player, i} <- Enum.with_index(players) do
         figures =
-          "#{player.openings} openings, #{player.kills} kills, #{player.self_destructs} self-destructs"
+          Enum.map_join(
+            [openings: "opening", kills: "kill", self_destructs: "self-destruct"],
+            ", ",
+            fn {key, noun} -> Figures.counted(player[key], noun) end
+          )
 
         label = "#{Table.name(player, 24)} #{Game.character(player)}: #{figures}"
         text(@left + 400 * i, 56, label, ~s(fill="#{color(i)}" font-weight="600"))

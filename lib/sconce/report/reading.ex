@@ -84,45 +84,54 @@ defmodule Sconce.Report.Reading do
   defp last(path, stage, player) do
     case File.open(path, [:read, :binary, :raw], &last_of(&1, stage, player)) do
       {:ok, {:ok, moment}} -> {:ok, moment}
-      {:ok, reason} -> {:error, error(:corrupt, %{what: path, reason: reason(reason)})}
+      {:ok, {:error, reason}} -> {:error, error(:corrupt, %{what: path, reason: reason(reason)})}
       {:error, :enoent} -> {:error, error(:not_found, %{what: path})}
       {:error, reason} -> {:error, error(:io, %{path: path, reason: reason(reason)})}
     end
   end
 
-  defp reason({:error, reason}), do: reason(reason)
-  defp reason(reason) when is_atom(reason), do: reason |> :file.format_error() |> to_string()
   defp reason(reason) when is_binary(reason), do: reason
-  defp reason(_other), do: "not a game of a corpus"
+  defp reason(nil), do: "not a game of a corpus"
+  defp reason(reason), do: reason |> :file.format_error() |> to_string()
 
   defp last_of(file, stage, player) do
-    with {:ok, <<size::64-little>>} when size <= @longest_header <- :file.pread(file, 0, 8),
+    with {:ok, size} <- header(:file.pread(file, 0, 8)),
          {:ok, text} <- :file.pread(file, 8, size),
          {:ok, %{} = columns} <- Json.decode(text),
          read = &value(file, 8 + size, columns[&1]),
          {:ok, frame} <- read.("frame"),
          {:ok, own} <- player(read, player),
          {:ok, opponent} <- player(read, 1 - player),
-         do: {:ok, {frame, stage, {own, opponent}}}
+         do: {:ok, {frame, stage, {own, opponent}}},
+         else: (other -> failed(other))
   end
 
-  defp player(read, player) do
-    values = for name <- @player, do: read.("p#{player}.#{name}")
+  defp failed({:error, reason}), do: {:error, reason}
+  defp failed(_other), do: {:error, nil}
 
-    with [ok: percent, ok: action, ok: age, ok: stock, ok: character] <- values,
-         do: {:ok, {percent / 1, trunc(action), age / 1, trunc(stock), trunc(character)}}
+  defp header({:ok, <<size::64-little>>}) when size <= @longest_header, do: {:ok, size}
+  defp header(_other), do: {:error, nil}
+
+  defp player(read, player) do
+    case for name <- @player, do: read.("p#{player}.#{name}") do
+      [ok: percent, ok: action, ok: age, ok: stock, ok: character] ->
+        {:ok, {percent / 1, trunc(action), age / 1, trunc(stock), trunc(character)}}
+
+      _missing ->
+        {:error, nil}
+    end
   end
 
   # The last value of a column of one number a frame.
-  defp value(file, data, %{"dtype" => type, "shape" => [n], "data_offsets" => [_, stop]})
-       when is_integer(n) and n > 0 and is_integer(stop) do
-    with size when size != nil <- size(type),
-         {:ok, bytes} when byte_size(bytes) == size <-
-           :file.pread(file, data + stop - size, size),
-         do: number(type, bytes)
+  defp value(file, data, %{"dtype" => type, "shape" => [_frames], "data_offsets" => [_, stop]})
+       when is_integer(stop) do
+    with size when is_integer(size) <- size(type),
+         {:ok, bytes} <- :file.pread(file, data + stop - size, size),
+         do: number(type, bytes),
+         else: (_end_of_file -> {:error, nil})
   end
 
-  defp value(_file, _data, _column), do: :error
+  defp value(_file, _data, _column), do: {:error, nil}
 
   defp size(type) when type in ["F32", "I32"], do: 4
   defp size("U16"), do: 2
@@ -133,7 +142,7 @@ defmodule Sconce.Report.Reading do
   defp number("I32", <<value::signed-32-little>>), do: {:ok, value}
   defp number("U16", <<value::16-little>>), do: {:ok, value}
   defp number("U8", <<value>>), do: {:ok, value}
-  defp number(_type, _bytes), do: :error
+  defp number(_type, _bytes), do: {:error, nil}
 
   defp error(kind, details), do: %Error{kind: kind, op: :report, details: details}
 end
