@@ -404,6 +404,76 @@ defmodule Sconce.BotTest do
     end
   end
 
+  describe "reports" do
+    @describetag :tmp_dir
+
+    test "of a played game equal those of the same game in a corpus", %{tmp_dir: dir} do
+      :ok = Sconce.Native.corpus_fixtures(Path.join(dir, "replays"))
+      replay = Path.join(dir, "replays") |> Path.join("valid*.slp") |> Path.wildcard() |> hd()
+
+      {:ok, corpus} =
+        Sconce.Corpus.import(replay,
+          into: Path.join(dir, "corpus"),
+          min_frames: 1,
+          progress: false
+        )
+
+      same(corpus, 0)
+    end
+
+    if replays = System.get_env("SCONCE_REPLAYS") do
+      @tag timeout: 300_000
+      test "of real games equal those of their corpus", %{tmp_dir: dir} do
+        {:ok, corpus} =
+          Sconce.Corpus.import(Path.join(unquote(replays), "validation"),
+            into: Path.join(dir, "corpus"),
+            progress: false
+          )
+
+        {:ok, games} = Sconce.Corpus.games(corpus)
+        for {_game, i} <- Enum.with_index(games), do: same(corpus, i)
+      end
+    end
+
+    # Plays the states of the game's player 0, which come by number as a bridge of libmelee_ex brings them.
+    defp same(corpus, index) do
+      {:ok, recording} = Sconce.Corpus.recording(corpus, index, 0)
+      bot = bot([])
+      states = MeleeStates.of_recording(recording)
+      play(bot, states ++ [last(corpus, index, List.last(states))])
+      report = ended(bot).report
+      {:ok, expected} = Sconce.Report.of_corpus(corpus, index)
+      assert unnamed(report) == unnamed(expected)
+    end
+  end
+
+  # The state after the last frame, which a recording lacks.
+  defp last(corpus, index, before) do
+    {:ok, entries} = Sconce.Report.Reading.entries(corpus)
+    {:ok, moments} = Sconce.Report.Reading.moments(corpus, Enum.at(entries, index), index, 0)
+    {frame, _stage, {own, opponent}} = List.last(moments)
+    players = %{1 => as(before.players[1], own), 2 => as(before.players[2], opponent)}
+    %{before | frame: frame, players: players}
+  end
+
+  defp as(player, {percent, action, age, stock, character}) do
+    now = %{
+      percent: percent,
+      action: action,
+      action_frame: age,
+      stock: stock,
+      character: character
+    }
+
+    Map.merge(player, now)
+  end
+
+  # The figures of a report without the names of its players, which a corpus has from the replay.
+  defp unnamed(report) do
+    players = for player <- report.players, do: %{player | name: "one"}
+    %{report | players: players, title: nil}
+  end
+
   describe "a bridge" do
     defp bridged(opts \\ []) do
       {own, opts} = Keyword.split(opts, [:refuse])

@@ -3,7 +3,7 @@ defmodule Sconce.Bot.Turn do
   # The answer of a bot to one event of its game. It begins and ends games, places frames, decides, and counts. It knows no
   # process and no bridge.
 
-  alias Sconce.{Action, Embedding, Error, Game, Policy, Serving, Session}
+  alias Sconce.{Action, Embedding, Error, Game, Policy, Report, Serving, Session}
   alias Sconce.Bot.{Delay, Player}
   alias Sconce.Compat.Melee
   alias Sconce.Policy.Spec
@@ -27,6 +27,7 @@ defmodule Sconce.Bot.Turn do
                 :delay,
                 :measured,
                 :acc,
+                :report,
                 old: {nil, 0},
                 played: 0,
                 games: [],
@@ -232,7 +233,7 @@ defmodule Sconce.Bot.Turn do
     }
 
     turn = if turn.delay, do: %{turn | delay: Delay.new()}, else: turn
-    fresh(turn)
+    fresh(%{turn | report: if(turn.melee?, do: Report.new(players: {"bot", "opponent"}))})
   end
 
   # An empty memory. A session that has ended, such as that of a serving that restarted, is opened again.
@@ -270,7 +271,7 @@ defmodule Sconce.Bot.Turn do
         turn |> counted(:out_of_order) |> again()
 
       :again ->
-        turn |> counted(:rollbacks) |> corrected(number, row) |> again()
+        turn |> counted(:rollbacks) |> corrected(number, row) |> reported(row) |> again()
 
       :gap when number < turn.player.last ->
         turn |> counted(:out_of_order) |> filled() |> corrected(number, row) |> again()
@@ -391,10 +392,20 @@ defmodule Sconce.Bot.Turn do
       stocks::float-32-little, _::binary>> = row
 
     game = %{game | percent: {percent, of_opponent}, stocks: {trunc(stock), trunc(stocks)}}
-    kept(%{turn | game: game}, row)
+    %{turn | game: game} |> reported(row) |> kept(row)
   end
 
   defp seen(turn, row), do: kept(turn, row)
+
+  # A frame that is repeated with other contents takes the place of the earlier one and of those after it, which follow.
+  defp reported(%{report: nil} = turn, _row), do: turn
+
+  defp reported(%{report: report} = turn, row) do
+    case Report.add(report, row) do
+      {:ok, report} -> %{turn | report: report}
+      {:error, _error} -> turn
+    end
+  end
 
   defp kept(%{options: options, game: game} = turn, row),
     do: if(options[:record], do: %{turn | game: %{game | rows: [row | game.rows]}}, else: turn)
@@ -424,13 +435,15 @@ defmodule Sconce.Bot.Turn do
   def over(%{game: nil} = turn, _reason), do: turn
 
   def over(%{game: game} = turn, reason) do
-    game = Sconce.Bot.Game.figures(game, reason)
+    report = if turn.report, do: Report.finish(turn.report)
+    game = %{Sconce.Bot.Game.figures(game, reason) | report: report}
     kept = %{game | rows: [], buckets: %{}}
 
     %{
       turn
       | game: nil,
         sent: nil,
+        report: nil,
         games: Enum.take([kept | turn.games], @games),
         ended: [game | turn.ended]
     }
