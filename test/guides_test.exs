@@ -33,7 +33,7 @@ defmodule Sconce.GuidesTest do
     test "every cell of #{Path.basename(guide)} runs, and has the value that it shows", %{
       dir: dir
     } do
-      if unquote(guide) =~ "melee", do: replays(Path.join(dir, "replays"))
+      if unquote(guide) =~ ~r"(melee|bot)\.livemd", do: replays(Path.join(dir, "replays"))
       [install | cells] = cells(File.read!(unquote(guide)))
       assert install =~ "Mix.install([{:sconce, path: "
       ExUnit.CaptureIO.capture_io(fn -> Enum.reduce(cells, [], &run/2) end)
