@@ -104,8 +104,8 @@ defmodule Sconce.Report do
   @enforce_keys [:names, :title]
   defstruct [:names, :title, stage: nil, frame: nil, sides: {%Fold{}, %Fold{}}, past: {[], [], 0}]
 
-  @typedoc "A report that is fed with frames."
-  @opaque t :: %__MODULE__{}
+  @typedoc "A report that is fed with frames. Its fields are private."
+  @type t :: %__MODULE__{}
 
   @doc """
   Makes an empty report.

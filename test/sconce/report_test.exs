@@ -4,6 +4,7 @@ defmodule Sconce.ReportTest do
   import Sconce.Test.{Melee, Scratch}
 
   alias Sconce.{Corpus, Error, Native, Report}
+  alias Sconce.Report.Reading
 
   doctest Sconce.Report
 
@@ -239,6 +240,10 @@ defmodule Sconce.ReportTest do
     assert Report.finish(report).conversions == []
     report = added(report, Enum.drop(hit, 45))
     assert Report.finish(report) == game(hit)
+    # A hit that did not happen is forgotten, also on the very frame that is replaced.
+    wrong = added(Report.new(), Enum.take(hit, 54))
+    assert [_hit] = Report.finish(wrong).conversions
+    assert wrong |> added(Enum.drop(quiet, 50)) |> Report.finish() == game(quiet)
     # A repeated frame changes nothing.
     assert report |> added([List.last(hit)]) |> Report.finish() == game(hit)
 
@@ -508,6 +513,12 @@ defmodule Sconce.ReportTest do
       assert game.title == Path.basename(entry.source, ".slp")
       assert Enum.map(game.players, & &1.character) == entry.characters
       assert {:ok, [^game]} = Report.games(corpus)
+
+      {:ok, moments} = Reading.moments(corpus, entry, 0, 0)
+      {:ok, mirrored} = Reading.moments(corpus, entry, 0, 1)
+      {number, stage, {own, opponent}} = List.last(moments)
+      assert {number, own != opponent} == {game.last, true}
+      assert List.last(mirrored) == {number, stage, {opponent, own}}
 
       {:ok, other} = Report.of_corpus(corpus, 0, player: 1)
       assert Enum.reverse(other.players) == game.players
