@@ -402,6 +402,24 @@ defmodule Sconce.BotTest do
       assert {:ok, List.last(told.rows)} == Embedding.pack(policy().spec.embedding, frame)
       assert inspect(told) =~ "#Sconce.Bot.Game<game 1 · 217 frames · 0 late"
     end
+
+    test "have rows with the inputs that led to them, where the game does not report inputs" do
+      test = self()
+
+      for {delay, lag} <- [{nil, 0}, {3, 3}] do
+        bot = bot(record: true, on_game: &send(test, {:game, &1}), frame_delay: delay)
+        states = MeleeStates.game(200, inputs: fn _number -> nil end)
+        decided = bot |> play(states) |> Enum.drop(83)
+        ended(bot)
+        assert_receive {:game, told}
+
+        for {{row, state}, i} <- told.rows |> Enum.zip(Enum.drop(states, 83)) |> Enum.with_index() do
+          previous = if i > lag, do: Enum.at(decided, i - 1 - lag)
+          {:ok, frame} = Melee.frame(state, 1)
+          assert {:ok, row} == Sconce.Frame.pack(%{frame | previous_action: previous})
+        end
+      end
+    end
   end
 
   describe "reports" do

@@ -15,6 +15,12 @@ defmodule Sconce.Bot.Turn do
   # Byte offsets in a packed frame of Melee: percent and stock of the own player, and the bytes of a player.
   @stock 17 * 4
   @player 25 * 4
+  # Byte offset of the previous input in it: two players and the scene's four numbers; then its bytes after the flag.
+  @previous 2 * @player + 4 * 4
+  @previous_width 13 * 4
+  @buttons [:a, :b, :x, :y, :z, :l, :r, :d_up]
+  # Inputs that are kept for later frames.
+  @logged 64
   # Most games whose figures are kept.
   @games 100
 
@@ -28,13 +34,18 @@ defmodule Sconce.Bot.Turn do
                 :measured,
                 :acc,
                 :report,
+                lag: 0,
+                log: %{},
                 old: {nil, 0},
                 played: 0,
                 games: [],
                 ended: []
               ]
 
-  @typedoc "`sent` is the action that went out last; `ended` are games that ended since `take_ended/1`."
+  @typedoc """
+  `sent` is the action that went out last, `log` the latest ones by frame number, and `lag` the delay of the session;
+  `ended` are games that ended since `take_ended/1`.
+  """
   @type t :: %__MODULE__{}
 
   @typedoc "An action to send, a value of the menu's function, or nothing."
@@ -52,8 +63,7 @@ defmodule Sconce.Bot.Turn do
            first_frame: first_frame(options[:first_frame], Player.melee?(spec)),
            delay: if(options[:frame_delay] == :measure, do: Delay.new())
          },
-         {:ok, player} <- player(turn),
-         do: {:ok, %{turn | player: player}}
+         do: with_player(turn)
   end
 
   defp source(nil, serving, opts) when serving != nil do
@@ -71,16 +81,18 @@ defmodule Sconce.Bot.Turn do
   defp first_frame(:auto, melee?), do: if(melee?, do: @control)
   defp first_frame(given, _melee?), do: given
 
-  defp player(%{options: options} = turn) do
+  # Opens a session, and closes the one before.
+  defp with_player(%{options: options} = turn) do
     delay = if options[:frame_delay] == :measure, do: turn.measured, else: options[:frame_delay]
     delay = if delay, do: [frame_delay: delay], else: []
+
     # A decision that is made too late is taken back.
-    with {:ok, session} <- turn.open.([rollback: max(options[:rollback], 1)] ++ delay) do
-      {:ok,
-       Player.new(
-         session,
-         Keyword.take(options, [:action_repeat, :jump_debounce, :neutral, :rollback])
-       )}
+    with {:ok, session} <- turn.open.([rollback: max(options[:rollback], 1)] ++ delay),
+         {:ok, %{frame_delay: lag}} <- Session.info(session) do
+      if turn.player, do: Session.close(turn.player.session)
+      names = [:action_repeat, :jump_debounce, :neutral, :rollback]
+      player = Player.new(session, Keyword.take(options, names))
+      {:ok, %{turn | player: player, lag: lag || 0}}
     end
   end
 
@@ -89,10 +101,7 @@ defmodule Sconce.Bot.Turn do
   def load(%__MODULE__{options: options} = turn, policy) do
     with {:ok, open, spec} <- source(policy, nil, options[:session]),
          :ok <- same_game(turn.spec, spec),
-         {:ok, player} <- player(%{turn | open: open, spec: spec}) do
-      _ = Session.close(turn.player.session)
-      {:ok, %{turn | open: open, spec: spec, player: player}}
-    end
+         do: with_player(%{turn | open: open, spec: spec})
   end
 
   defp same_game(%Spec{embedding: old} = before, %Spec{embedding: new} = spec) do
@@ -238,11 +247,9 @@ defmodule Sconce.Bot.Turn do
 
   # An empty memory. A session that has ended, such as that of a serving that restarted, is opened again.
   defp fresh(%{player: player} = turn) do
-    with {:error, _error} <- Player.reset(player),
-         {:error, error} <- player(turn) do
-      %{turn | game: %{turn.game | error: error}}
-    else
+    case Player.reset(player) do
       {:ok, player} -> %{turn | player: player}
+      {:error, _error} -> renewed(turn)
     end
   end
 
@@ -279,7 +286,7 @@ defmodule Sconce.Bot.Turn do
       place ->
         turn = if place == :gap, do: skipped(turn, number), else: turn
         {reply, turn} = turn |> prepared(number) |> decided(number, row, came)
-        {reply, turn |> seen(row) |> measured(number, seen)}
+        {reply, turn |> seen(number, row) |> logged(number) |> measured(number, seen)}
     end
   end
 
@@ -310,16 +317,7 @@ defmodule Sconce.Bot.Turn do
   defp prepared(%{player: %{last: nil}, delay: %Delay{}} = turn, _number) do
     case Delay.measure(turn.delay) do
       delay when is_integer(delay) and delay != turn.measured ->
-        turn = %{turn | measured: delay}
-
-        case player(turn) do
-          {:ok, player} ->
-            _ = Session.close(turn.player.session)
-            %{turn | player: player}
-
-          {:error, error} ->
-            failed(turn, error)
-        end
+        renewed(%{turn | measured: delay})
 
       _same ->
         turn
@@ -327,6 +325,13 @@ defmodule Sconce.Bot.Turn do
   end
 
   defp prepared(turn, _number), do: turn
+
+  defp renewed(turn) do
+    case with_player(turn) do
+      {:ok, turn} -> turn
+      {:error, error} -> failed(turn, error)
+    end
+  end
 
   defp failed(%{game: game} = turn, error), do: %{turn | game: %{game | error: error}}
 
@@ -374,17 +379,13 @@ defmodule Sconce.Bot.Turn do
 
   # The session is gone: its serving has stopped or restarted.
   defp reopened({reply, turn}, %Error{kind: kind})
-       when kind in [:not_found, :cancelled, :unavailable] do
-    case player(turn) do
-      {:ok, player} -> {reply, %{turn | player: player}}
-      {:error, _error} -> {reply, turn}
-    end
-  end
+       when kind in [:not_found, :cancelled, :unavailable],
+       do: {reply, renewed(turn)}
 
   defp reopened(answer, _error), do: answer
 
   # Remembers what the frame says of the game.
-  defp seen(%{melee?: true, game: game} = turn, row) do
+  defp seen(%{melee?: true, game: game} = turn, number, row) do
     <<percent::float-32-little, _::binary-size(@stock - 4), stock::float-32-little, _::binary>> =
       row
 
@@ -392,10 +393,37 @@ defmodule Sconce.Bot.Turn do
       stocks::float-32-little, _::binary>> = row
 
     game = %{game | percent: {percent, of_opponent}, stocks: {trunc(stock), trunc(stocks)}}
+    row = if turn.options[:record], do: led_to(row, turn.log[number - 1 - turn.lag]), else: row
     %{turn | game: game} |> reported(row) |> kept(row)
   end
 
-  defp seen(turn, row), do: kept(turn, row)
+  defp seen(turn, _number, row), do: kept(turn, row)
+
+  # A recorded frame has the input that led to it: the one that the game reports, or else the one that the bot sent.
+  defp led_to(
+         <<before::binary-size(@previous), exists::float-32-little,
+           _::binary-size(@previous_width), rest::binary>>,
+         %Action{buttons: %{}} = action
+       )
+       when exists == 0.0 do
+    buttons = for name <- @buttons, into: <<>>, do: <<pressed(action, name)::float-32-little>>
+    %{main_stick: main, c_stick: c} = action
+
+    <<before::binary, 1.0::float-32-little, buttons::binary, main.x::float-32-little,
+      main.y::float-32-little, c.x::float-32-little, c.y::float-32-little,
+      action.shoulder::float-32-little, rest::binary>>
+  end
+
+  defp led_to(row, _action), do: row
+
+  defp pressed(action, name), do: if(action.buttons[name], do: 1.0, else: 0.0)
+
+  # The inputs of the last second or so.
+  defp logged(%{log: log, options: options, sent: sent} = turn, number) do
+    if options[:record] and turn.melee?,
+      do: %{turn | log: log |> Map.delete(number - @logged) |> Map.put(number, sent)},
+      else: turn
+  end
 
   # A frame that is repeated with other contents takes the place of the earlier one and of those after it, which follow.
   defp reported(%{report: nil} = turn, _row), do: turn
