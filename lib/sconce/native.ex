@@ -219,6 +219,7 @@ defmodule Sconce.Native do
 
   # League
   def league_play(_reference, _players, _world, _tournament), do: unavailable(:league)
+  def league_rate(_reference, _wins, _draws), do: unavailable(:rate)
 
   # Archive
   def archive_new(_reference, _options), do: unavailable(:archive)

@@ -120,4 +120,207 @@ defmodule Sconce.LeagueTest do
     assert refused.([:idle, :mixer], env: :cart_pole) =~ "seats of cart_pole"
     assert refused.([{"new", policy(19, 1)}, :idle], []) =~ "a name"
   end
+
+  describe "results of games that were played elsewhere" do
+    defp rated(results, opts \\ []) do
+      {:ok, league} = League.rate(results, opts)
+      league
+    end
+
+    test "have the ratings that the same matrix of played games has" do
+      {:ok, played} = League.play([:striker, :thrower, :guarder, :idle], @duel)
+
+      results =
+        for {a, i} <- Enum.with_index(played.players),
+            {b, j} <- Enum.with_index(played.players),
+            i < j do
+          at = fn matrix, row, column -> matrix |> Enum.at(row) |> Enum.at(column) end
+          {a, b, {at.(played.wins, i, j), at.(played.draws, i, j), at.(played.wins, j, i)}}
+        end
+
+      league = rated(results, players: played.players, label: "elsewhere")
+      assert %{league | env: :duel} == played
+      assert League.groups(league) == [played.players]
+    end
+
+    test "may come in any order and in any form" do
+      forms = [
+        {:ann, "bob", :win},
+        {"bob", :ann, "draw"},
+        {"cy", "ann", {1, 2, 3}},
+        %{players: ["cy", "bob"], winner: :bob},
+        %{"players" => ["cy", "bob"], "winner" => nil},
+        "bob , cy,loss\n",
+        ~s({"players": ["ann", "cy"], "winner": "ann", "stage": 3}),
+        "\n"
+      ]
+
+      league = rated(forms)
+      assert league.players == ["ann", "bob", "cy"]
+      assert league.wins == [[0, 1, 4], [0, 0, 1], [1, 1, 0]]
+      assert league.draws == [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
+      assert league.games == nil
+      assert_in_delta league.payoff |> hd() |> Enum.at(2), 5 / 7, 1.0e-12
+      for seed <- 1..5, do: assert(rated(shuffled(forms, seed)) == league)
+      turned = rated(forms, players: ["cy", "bob", "ann"])
+      assert turned.wins == league.wins |> Enum.reverse() |> Enum.map(&Enum.reverse/1)
+    end
+
+    defp shuffled(list, seed) do
+      {keyed, _state} =
+        Enum.map_reduce(list, :rand.seed_s(:exsss, seed), fn item, state ->
+          {key, state} = :rand.uniform_s(state)
+          {{key, item}, state}
+        end)
+
+      for {_key, item} <- Enum.sort(keyed), do: item
+    end
+
+    test "come from a file that grows over days", %{tmp_dir: dir} do
+      path = Path.join(dir, "games.jsonl")
+      line = &~s({"players":["new","old"],"winner":"#{&1}"}\n)
+      for _game <- 1..3, do: File.write!(path, line.("new"), [:append])
+      monday = path |> File.stream!() |> rated()
+      for _game <- 1..3, do: File.write!(path, line.("old"), [:append])
+      tuesday = path |> File.stream!() |> rated()
+      assert {monday.games, tuesday.games} == {3, 6}
+      assert hd(monday.ratings).elo > 1200
+      assert_in_delta hd(tuesday.ratings).elo, 1200, 1.0e-6
+    end
+
+    test "give intervals that shrink with the square root of their number" do
+      ring = fn n -> [{"a", "b", {n, 0, n}}, {"b", "c", {n, 0, n}}, {"c", "a", {n, 0, n}}] end
+      width = fn n -> hd(rated(ring.(n)).ratings) |> then(&(&1.high - &1.low)) end
+      assert_in_delta width.(1000) / width.(2000), :math.sqrt(2), 0.01
+      assert width.(10) > width.(20)
+    end
+
+    test "give intervals of which about 95 in 100 contain the true rating" do
+      strengths = [-240.0, -120.0, -30.0, 60.0, 90.0, 240.0]
+      names = for i <- 0..5, do: "player #{i}"
+      state = :rand.seed_s(:exsss, 11)
+
+      {hits, _state} =
+        Enum.map_reduce(1..100, state, fn _league, state ->
+          {results, state} = drawn(strengths, names, 20, state)
+          ratings = rated(results, players: names).ratings
+
+          hits =
+            for {strength, %{low: low, high: high}} <- Enum.zip(strengths, ratings),
+                low <= 1200 + strength and 1200 + strength <= high,
+                do: 1
+
+          {length(hits), state}
+        end)
+
+      # 600 intervals; the standard deviation of the share is 0.009.
+      assert_in_delta Enum.sum(hits) / 600, 0.95, 0.03
+    end
+
+    defp drawn(strengths, names, games, state) do
+      players = strengths |> Enum.zip(names) |> Enum.with_index()
+      pairs = for {a, i} <- players, {b, j} <- players, i < j, do: {a, b}
+
+      Enum.map_reduce(pairs, state, fn {{own, a}, {its, b}}, state ->
+        chance = 1 / (1 + :math.pow(10, (its - own) / 400))
+        {dice, state} = Enum.map_reduce(1..games, state, fn _, s -> :rand.uniform_s(s) end)
+        wins = Enum.count(dice, &(&1 < chance))
+        {{a, b, {wins, 0, games - wins}}, state}
+      end)
+    end
+
+    test "of a player that always wins give a finite rating" do
+      league = rated(for _game <- 1..1000, do: {"ace", "bob", :win})
+      [ace, bob] = league.ratings
+      assert ace.elo > 1500 and ace.elo < 3000 and bob.elo < ace.low
+      assert League.ranking(league) == [0, 1]
+    end
+
+    test "of groups that never met are told apart in text, picture and table" do
+      league = rated([{"a", "b", :win}, {"b", "c", :win}, {"x", "y", :win}, {"y", "z", :win}])
+      assert League.groups(league) == [["a", "b", "c"], ["x", "y", "z"]]
+      assert inspect(league) =~ "6 players · 4 games · best a · 2 groups that have not met"
+      said = "2 groups that have not met; only ratings of one group can be compared"
+      lines = league |> League.table() |> String.split("\n")
+      assert List.last(lines) == said
+      assert hd(lines) == "4 games · win rate of the row, a draw is half a win"
+      # The best players of both groups are equal, and have not met.
+      assert Enum.at(lines, 2) =~ ~r/^1 a +- +- +1\.00/
+      svg = League.svg(league)
+      assert svg =~ said and svg =~ "6 players, 4 games;" and svg =~ "rgb(226,232,240)"
+      assert svg =~ ">League<"
+      [[own, _, _, other | _] | _] = league.payoff
+      assert {own, other} == {0.5, nil}
+      joined = rated([{"a", "b", :win}, {"c", "d", :win}, {"d", "a", :draw}])
+      assert League.groups(joined) == [["a", "b", "c", "d"]]
+      assert League.table(rated([{"a", "b", :win}])) =~ "1 games a pair"
+    end
+
+    test "of a player without games keep it at the mean, with a wide interval" do
+      league = rated([{"a", "b", :win}, {"b", "a", :win}], players: [:a, :b, :new])
+      [a, _b, new] = league.ratings
+      assert_in_delta new.elo, 1200.0, 1.0e-6
+      assert new.high > a.high
+      assert League.groups(league) == [["a", "b"], ["new"]]
+    end
+
+    test "of 256 players and many games are rated" do
+      results =
+        Stream.map(1..50_000, fn i ->
+          a = rem(i * 7919, 256)
+          b = rem(a + 1 + rem(i * 104_729, 255), 256)
+          {"player #{a}", "player #{b}", if(a < b, do: :win, else: :loss)}
+        end)
+
+      league = rated(results)
+      assert length(league.players) == 256
+      [first | _] = League.ranking(league)
+      assert Enum.at(league.players, first) == "player 0"
+      assert League.svg(league) =~ "256 players, 50,000 games"
+    end
+
+    test "that are wrong are named" do
+      refused = fn results, opts ->
+        {:error, %Error{op: :rate} = error} = League.rate(results, opts)
+        {error.kind, Exception.message(error)}
+      end
+
+      good = {"a", "b", :win}
+
+      for {bad, said} <- [
+            {{"a", "a", :win}, ~s(players: expected two, got "a" against itself)},
+            {{:a, "a", :win}, ~s("a" against itself)},
+            {{"a", "b", :won}, "outcome: expected :win, :loss, :draw"},
+            {{"a", "b", {1, -1, 0}}, "outcome"},
+            {{"a", nil, :win}, "player: expected a name as text or an atom, got nil"},
+            {{"a", <<255>>, :win}, "player"},
+            {{"a", "", :win}, "player"},
+            {%{players: ["a"], winner: "a"}, "players: expected a list of two names"},
+            {%{players: ["a", "b"]},
+             "winner: expected a name, or nil for a draw, got no such key"},
+            {%{players: ["a", "b"], winner: "c"}, "winner: expected one of the players"},
+            {"a,b", "line: expected player,player,outcome, got 2 columns"},
+            {~s({"players": ), "JSON: expected an object, got byte"},
+            {:win, "expected {player, player, :win | :loss | :draw}"}
+          ] do
+        assert {:mismatch, message} = refused.([good, bad], [])
+        assert message =~ "rate: result 2" and message =~ said, message
+      end
+
+      assert {:mismatch, message} = refused.([{"a", "x", :win}], players: ["a", "b"])
+      assert message =~ ~s(player: expected one of the option :players, got "x")
+      assert {:out_of_range, _said} = refused.([], [])
+      many = for i <- 1..256, do: {"player #{i}", "player 0", :win}
+      assert {:out_of_range, message} = refused.(many, [])
+      assert message =~ "players: 257 is outside 2..256"
+      huge = {"a", "b", {4_000_000_000, 0, 4_000_000_000}}
+      assert {:out_of_range, message} = refused.([huge], [])
+      assert message =~ "games of a and b"
+      raised = &assert_raise(ArgumentError, &1, fn -> League.rate(&2, &3) end)
+      raised.(~r/option :players: "a" is there twice/, [good], players: ["a", :a])
+      raised.(~r/option :players.*got: 3/, [good], players: ["a", 3])
+      raised.(~r/results.*an enumerable/, 3, [])
+      raised.(~r/label/, [good], label: 3)
+    end
+  end
 end

@@ -2,8 +2,7 @@ defmodule Sconce.League.Picture do
   @moduledoc false
   # Draws a league as an SVG: a cell for each pair, and a mark with its interval for each rating.
 
-  alias Sconce.Env.Hosting
-  alias Sconce.{Figures, League}
+  alias Sconce.League
   alias Sconce.Trainer.Curve.{Page, Panel, Scale}
 
   @top 96
@@ -35,16 +34,19 @@ defmodule Sconce.League.Picture do
   end
 
   defp heading(league, n) do
-    games = Figures.counted(league.games, "game")
+    label = League.label(league)
+    title = if label, do: "League in #{label}", else: "League"
+    played = "#{n} players, #{League.played(league)}; win rate of the row against the column"
 
     [
       text(
         @margin,
         30,
-        "League in #{Hosting.label(league.env)}",
+        title,
         ~s(font-size="17" font-weight="600")
       ),
-      text(@margin, 50, "#{n} players, #{games} a pair; win rate of the row against the column"),
+      text(@margin, 50, played),
+      text(@margin, 66, League.apart(league) || ""),
       text(@label, @top - 26, "win rate", ~s(font-weight="600"))
     ]
   end
@@ -72,7 +74,7 @@ defmodule Sconce.League.Picture do
   defp whole(end_of_name, _name), do: end_of_name
 
   defp cell(rate, x, y, size) do
-    number = if size >= @numbered, do: League.rate(rate), else: ""
+    number = if size >= @numbered, do: League.shown(rate), else: ""
 
     [
       ~s(<rect x="#{x}" y="#{y}" width="#{size - 1}" height="#{size - 1}" fill="#{color(rate)}"/>\n),
@@ -80,7 +82,9 @@ defmodule Sconce.League.Picture do
     ]
   end
 
-  # White at 0.5, blue for wins and red for losses.
+  # White at 0.5, blue for wins and red for losses; grey for players that have not met.
+  defp color(nil), do: "rgb(226,232,240)"
+
   defp color(rate) do
     share = 0.85 * abs(2 * rate - 1)
     {r, g, b} = if rate >= 0.5, do: @wins, else: @losses

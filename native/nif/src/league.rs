@@ -2,7 +2,7 @@
 
 use rustler::{Env, Reference, Term};
 use sconce_env::EnvOptions;
-use sconce_play::league::matches::{Tournament, play};
+use sconce_play::league::matches::{Tournament, play, rate};
 use sconce_play::rollout::Frozen;
 use sconce_tensor::Result;
 
@@ -28,6 +28,19 @@ fn league_play<'a>(
         Task::start(env, "league", reference, move |_events, cancelled| {
             play(&players, &options, tournament, cancelled).map(Data)
         })
+    })
+}
+
+/// Rates players by their wins and draws against each other. Sends `{:ok, payoff}` by message.
+#[rustler::nif]
+fn league_rate<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    wins: Vec<Vec<u32>>,
+    draws: Vec<Vec<u32>>,
+) -> Term<'a> {
+    call(env, "rate", || {
+        Task::start(env, "rate", reference, move |_events, _cancelled| rate(wins, draws).map(Data))
     })
 }
 

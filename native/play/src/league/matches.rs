@@ -89,8 +89,27 @@ pub fn play(
         payoff.wins[*a][*b] = wins;
         payoff.wins[*b][*a] = tournament.games as u32 - wins - draws;
     }
-    payoff.ratings = rated(&payoff, tournament.games as f64);
+    payoff.ratings = rated(&payoff);
     Ok(payoff)
+}
+
+/// Rates players by results from elsewhere, `[players][players]` as in a [`Payoff`]. Pairs may have unequal numbers of
+/// games, also none.
+///
+/// # Errors
+/// `OutOfRange` for the number of players, `Mismatch` for matrices of other shapes.
+pub fn rate(wins: Vec<Vec<u32>>, draws: Vec<Vec<u32>>) -> Result<Payoff> {
+    let n = wins.len();
+    within("players", n, 2, MAX_PLAYERS)?;
+    for (what, matrix) in [("wins", &wins), ("draws", &draws)] {
+        let rows = [&[matrix.len()], &matrix.iter().map(Vec::len).collect::<Vec<_>>()[..]].concat();
+        if let Some(got) = rows.into_iter().find(|got| *got != n) {
+            return Err(Error::mismatch(format!("rows and columns of {what}"), n, got));
+        }
+    }
+    let payoff = Payoff { wins, draws, ratings: vec![] };
+    let ratings = rated(&payoff);
+    Ok(Payoff { ratings, ..payoff })
 }
 
 fn checked(players: &[Frozen], env: &EnvOptions, tournament: Tournament) -> Result<()> {
@@ -98,29 +117,32 @@ fn checked(players: &[Frozen], env: &EnvOptions, tournament: Tournament) -> Resu
     if spec.seats != 2 {
         return Err(Error::mismatch("seats of the environment", 2, spec.seats));
     }
-    for (what, number, most) in
-        [("players", players.len(), MAX_PLAYERS), ("games", tournament.games, MAX_GAMES)]
-    {
-        let least = if what == "players" { 2 } else { 1 };
-        if !(least..=most).contains(&number) {
-            return Err(Error::out_of_range(what, number as f64, least as f64, most as f64));
-        }
-    }
+    within("players", players.len(), 2, MAX_PLAYERS)?;
+    within("games", tournament.games, 1, MAX_GAMES)?;
     players.iter().try_for_each(|player| match player {
         Frozen::Learned(policy) => spec.check_policy(policy.spec()),
         Frozen::Scripted(_) => Ok(()),
     })
 }
 
-fn rated(payoff: &Payoff, games: f64) -> Vec<Rating> {
+fn within(what: &str, number: usize, least: usize, most: usize) -> Result<()> {
+    match (least..=most).contains(&number) {
+        true => Ok(()),
+        false => Err(Error::out_of_range(what, number as f64, least as f64, most as f64)),
+    }
+}
+
+fn rated(payoff: &Payoff) -> Vec<Rating> {
     let n = payoff.wins.len();
     let of = |at: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
         let cell = |i: usize, j: usize| if i == j { 0.0 } else { at(i, j) };
         (0..n).map(|i| (0..n).map(|j| cell(i, j)).collect()).collect()
     };
-    let scored =
-        |i: usize, j: usize| f64::from(payoff.wins[i][j]) + 0.5 * f64::from(payoff.draws[i][j]);
-    ratings(&of(&scored), &of(&|_, _| games))
+    let count = |matrix: &[Vec<u32>], i: usize, j: usize| f64::from(matrix[i][j]);
+    let (wins, draws) = (&payoff.wins, &payoff.draws);
+    let scored = |i: usize, j: usize| count(wins, i, j) + 0.5 * count(draws, i, j);
+    let games = |i: usize, j: usize| count(wins, i, j) + count(wins, j, i) + count(draws, i, j);
+    ratings(&of(&scored), &of(&games))
 }
 
 /// A part of the games of a pair.
