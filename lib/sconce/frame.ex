@@ -179,20 +179,123 @@ defmodule Sconce.Frame do
 
   def pack(other), do: {:error, mismatch("frame", "a frame, a map or a binary", inspect(other))}
 
+  @doc """
+  Returns the frame of a raw row, the inverse of `pack/1`.
+
+  Ids and counts are integers, flags are booleans, and other numbers are floats of 32 bits. A row has at most five
+  projectiles.
+
+      iex> player = %Sconce.Frame.Player{percent: 12.5, facing: 1, x: 10.0, y: 0.0, action: 14,
+      ...>   character: 1, on_ground: true, stock: 4}
+      iex> {:ok, row} = Sconce.Frame.pack(%Sconce.Frame{own: player, opponent: %{player | x: -10.0}, stage: 31})
+      iex> {:ok, frame} = Sconce.Frame.unpack(row)
+      iex> {frame.own.percent, frame.opponent.x, frame.stage, frame.previous_action}
+      {12.5, -10.0, 31, nil}
+      iex> Sconce.Frame.pack(frame) == {:ok, row}
+      true
+  """
+  @spec unpack(binary) :: {:ok, t} | {:error, Error.t()}
+  def unpack(row) when byte_size(row) == @byte_size do
+    {own, rest} = table(:player, row)
+    {opponent, rest} = table(:player, rest)
+    {scene, rest} = table(:scene, rest)
+    {previous, rest} = taken(rest, 1 + length(@controller))
+    <<count::binary-size(4), slots::binary>> = rest
+
+    frame = %__MODULE__{
+      own: struct!(Player, own),
+      opponent: struct!(Player, opponent),
+      previous_action: controller(previous),
+      projectiles: slots |> projectiles_of() |> Enum.take(trunc(float(count)))
+    }
+
+    {:ok, struct!(frame, scene)}
+  catch
+    {:refused, %Error{} = error} -> {:error, error}
+  end
+
+  def unpack(row) when is_binary(row) do
+    {:error, mismatch("frame", "#{@byte_size} bytes", "#{byte_size(row)} bytes")}
+  end
+
+  def unpack(other), do: {:error, mismatch("frame", "a binary", inspect(other))}
+
+  @doc false
+  # The raw values of an input, in the order of a row; `what` names it in errors.
+  @spec input(map, String.t()) :: {:ok, binary} | {:error, Error.t()}
+  def input(action, what) when is_map(action) do
+    {:ok, numbers_of(action, "#{what}.")}
+  catch
+    {:refused, %Error{} = error} -> {:error, error}
+  end
+
+  def input(other, what), do: {:error, mismatch(what, "an action", inspect(other))}
+
+  # Fields whose numbers are whole.
+  @whole ~w(jumps_left action character stock nana_action nana_stock stage frame name_id type owner)a
+  @flags ~w(invulnerable on_ground nana_exists)a
+
+  # The fields of a table at the start of a row, and the rest of the row.
+  defp table(name, row) do
+    fields = @tables[name]
+    {own, rest} = taken(row, length(fields))
+    values = for <<number::binary-size(4) <- own>>, do: float(number)
+
+    named =
+      Enum.zip_with(fields, values, fn {key, _default}, value ->
+        {key, typed(name, key, value)}
+      end)
+
+    {Map.new(named), rest}
+  end
+
+  defp taken(row, numbers) do
+    size = 4 * numbers
+    <<own::binary-size(size), rest::binary>> = row
+    {own, rest}
+  end
+
+  # NaN and infinities match no float.
+  defp float(<<number::float-32-little>>), do: number
+  defp float(_other), do: refuse(mismatch("frame", "finite numbers", "one that is not"))
+
+  defp typed(:buttons, _key, value), do: value != 0.0
+  defp typed(_table, key, value) when key in @whole, do: trunc(value)
+  defp typed(_table, key, value) when key in @flags, do: value != 0.0
+  defp typed(_table, _key, value), do: value
+
+  defp controller(<<known::binary-size(4), input::binary>>) do
+    if float(known) != 0.0 do
+      {buttons, rest} = table(:buttons, input)
+      {main_stick, rest} = table(:stick, rest)
+      {c_stick, rest} = table(:stick, rest)
+      {shoulder, ""} = table(:shoulder, rest)
+      Map.merge(shoulder, %{buttons: buttons, main_stick: main_stick, c_stick: c_stick})
+    end
+  end
+
+  defp projectiles_of(""), do: []
+
+  defp projectiles_of(slots) do
+    {projectile, rest} = table(:projectile, slots)
+    [projectile | projectiles_of(rest)]
+  end
+
   defp previous_action(nil), do: <<0::size((1 + length(@controller)) * 32)>>
 
   defp previous_action(action) when is_map(action) do
-    at = "previous_action."
-
-    <<1.0::float-32-little,
-      numbers(:buttons, map(action, :buttons, at), "previous_action.buttons.")::binary,
-      numbers(:stick, map(action, :main_stick, at), "previous_action.main_stick.")::binary,
-      numbers(:stick, map(action, :c_stick, at), "previous_action.c_stick.")::binary,
-      numbers(:shoulder, action, at)::binary>>
+    <<1.0::float-32-little, numbers_of(action, "previous_action.")::binary>>
   end
 
   defp previous_action(other),
     do: refuse(mismatch("previous_action", "an action or nil", inspect(other)))
+
+  defp numbers_of(action, at) do
+    <<numbers(:buttons, map(action, :buttons, at), "#{at}buttons.")::binary,
+      numbers(:stick, map(action, :main_stick, at), "#{at}main_stick.")::binary,
+      numbers(:stick, map(action, :c_stick, at), "#{at}c_stick.")::binary,
+      numbers(:shoulder, action, at)::binary>>
+  end
 
   defp projectiles(list) when length(list) >= 0 do
     used =

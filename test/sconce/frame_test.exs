@@ -157,4 +157,38 @@ defmodule Sconce.FrameTest do
     row = row!(%{@frame | projectiles: projectiles})
     assert %{"projectile_count" => 7.0, "projectile_4.x" => 5.0} = row
   end
+
+  test "a packed frame comes back whole, with its previous action and its projectiles" do
+    player = %Frame.Player{
+      percent: 12.5,
+      facing: -1,
+      x: -20.25,
+      y: 3.5,
+      action: 14,
+      character: 1,
+      on_ground: true,
+      stock: 4
+    }
+
+    action = %{
+      buttons: %{a: true, x: true},
+      main_stick: %{x: 0.25, y: 1.0},
+      c_stick: %{x: 0.5, y: 0.5},
+      shoulder: 0.75
+    }
+
+    projectile = %{owner: :opponent, type: 54, x: 1.5, y: -2.0, speed_x: 0.5}
+    frame = %Frame{own: player, opponent: %{player | x: 8.0, on_ground: false}, stage: 31}
+    frame = %{frame | frame: -39, previous_action: action, projectiles: [projectile, projectile]}
+    {:ok, row} = Frame.pack(frame)
+    {:ok, found} = Frame.unpack(row)
+    assert Frame.pack(found) == {:ok, row}
+    assert {found.frame, found.stage, found.own.on_ground} == {-39, 31, true}
+    assert {found.opponent.x, found.opponent.on_ground} == {8.0, false}
+    assert %{a: true, b: false, x: true, y: false} = found.previous_action.buttons
+    assert found.previous_action.main_stick == %{x: 0.25, y: 1.0}
+    assert [%{owner: 2, type: 54, x: 1.5, y: -2.0}, _second] = found.projectiles
+    nan = <<0x7FC00000::32-little, binary_part(row, 4, byte_size(row) - 4)::binary>>
+    assert {:error, %Error{kind: :mismatch}} = Frame.unpack(nan)
+  end
 end

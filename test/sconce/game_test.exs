@@ -445,4 +445,22 @@ defmodule Sconce.GameTest do
       assert tuned.policy.nll < anew.policy.nll - 0.3
     end
   end
+
+  test "a packed row has all numbers of a previous action that is a vector" do
+    game =
+      Game.new!(
+        name: :arm,
+        fields: [x: [type: :number], at: [type: {:vector, 2}], on: [type: :flag]],
+        input: [turn: [type: {:continuous, 3, -1, 1}], grip: [type: {:flags, [:open]}]]
+      )
+
+    frame = %{x: 0.5, at: [1.0, 2.0], on: true}
+    {:ok, first} = Game.Frame.pack(game, frame)
+    known = Map.put(frame, :previous_action, %{turn: [0.5, -0.5, 1.0], grip: %{open: true}})
+    {:ok, row} = Game.Frame.pack(game, known)
+    assert {byte_size(first), byte_size(row)} == {36, 36}
+    assert Game.Frame.pack(game, row) == {:ok, row}
+    assert Game.Frame.unpack(game, row) == {:ok, known}
+    assert Game.Frame.unpack(game, first) == {:ok, Map.put(frame, :previous_action, nil)}
+  end
 end

@@ -302,6 +302,7 @@ defmodule Sconce.OddTermsTest do
       {CartPole, :play, [policy, [episodes: 1]]},
       {Sconce.Events, :split, [%{event: :done}]},
       {Sconce.Frame, :pack, [%{}]},
+      {Sconce.Frame, :unpack, [<<0.0::float-32>>]},
       {Sconce.GPU, :check_checkpoint_size_warning, [[]]},
       {Sconce.GPU, :check_free_memory, [[], 0]},
       {Sconce.GPU, :check_memory_warning, [[], 0]},

@@ -14,7 +14,7 @@ defmodule Sconce.Game.Frame do
   """
   @spec pack(Game.t(), term) :: {:ok, binary} | {:error, Error.t()}
   def pack(%Game{} = game, row) when is_binary(row) do
-    size = 4 * (numbers(game.fields) + previous_numbers(game))
+    size = bytes(game)
 
     if byte_size(row) == size,
       do: {:ok, row},
@@ -58,15 +58,70 @@ defmodule Sconce.Game.Frame do
     end
   end
 
+  @doc "Returns the bytes of a raw row."
+  @spec bytes(Game.t()) :: pos_integer
+  def bytes(game), do: 4 * (numbers(game.fields) + previous_numbers(game))
+
+  @doc "Returns the frame of a raw row as a map of its fields and `previous_action`, which is nil if it is unknown."
+  @spec unpack(Game.t(), binary) :: {:ok, map} | {:error, Error.t()}
+  def unpack(%Game{fields: fields, input: input}, row) do
+    {frame, rest} = Enum.map_reduce(fields, row, &taken/2)
+
+    previous =
+      case rest do
+        <<1.0::float-32-little, numbers::binary>> ->
+          {parts, ""} = Enum.map_reduce(input, numbers, &taken/2)
+          Map.new(parts)
+
+        _unknown ->
+          nil
+      end
+
+    {:ok, frame |> Map.new() |> Map.put(:previous_action, previous)}
+  catch
+    {:refused, error} -> {:error, error}
+  end
+
+  # The value of a field or a part at the start of a row, and the rest of the row.
+  defp taken(%{name: name, type: type}, row) do
+    size = 4 * numbers_of(type)
+    <<own::binary-size(size), rest::binary>> = row
+    # NaN and infinities match no float.
+    values = for <<number::float-32-little <- own>>, do: number
+    length(values) == numbers_of(type) || refuse(mismatch("#{name}", "finite numbers", "others"))
+    {{name, typed(type, values)}, rest}
+  end
+
+  defp numbers_of({:vector, n}), do: n
+  defp numbers_of({:flags, names}), do: length(names)
+  defp numbers_of({:continuous, n, _min, _max}), do: n
+  defp numbers_of(_type), do: 1
+
+  defp typed({:flags, names}, bits),
+    do: names |> Enum.zip(bits) |> Map.new(fn {name, bit} -> {name, bit == 1.0} end)
+
+  defp typed({:vector, _n}, numbers), do: numbers
+  defp typed({:continuous, n, _min, _max}, numbers) when n > 1, do: numbers
+  defp typed(:flag, [bit]), do: bit == 1.0
+  defp typed({kind, _n}, [id]) when kind in [:id, :one_hot, :choice], do: trunc(id)
+  defp typed(_type, [number]), do: number
+
+  @doc "Returns the raw values of an input; `what` names it in errors."
+  @spec input_row(Game.t(), term, String.t()) :: {:ok, binary} | {:error, Error.t()}
+  def input_row(game, input, what) do
+    {:ok, game |> input(input, "#{what}.") |> IO.iodata_to_binary()}
+  catch
+    {:refused, error} -> {:error, error}
+  end
+
   defp numbers(fields), do: fields |> Enum.map(&width/1) |> Enum.sum()
   defp width(%{type: {:vector, n}}), do: n
   defp width(_field), do: 1
 
   defp previous_numbers(%{input: []}), do: 0
-  defp previous_numbers(%{input: input}), do: 1 + (input |> Enum.map(&part_width/1) |> Enum.sum())
 
-  defp part_width(%{type: {:flags, names}}), do: length(names)
-  defp part_width(_part), do: 1
+  defp previous_numbers(%{input: input}),
+    do: 1 + (input |> Enum.map(&numbers_of(&1.type)) |> Enum.sum())
 
   @doc "Returns a synthetic frame for measurements; different numbers give different frames."
   @spec made(Game.t(), pos_integer) :: map
