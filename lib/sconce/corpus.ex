@@ -125,15 +125,24 @@ defmodule Sconce.Corpus do
   @enforce_keys [:handle, :dir, :info]
   defstruct [:handle, :dir, :info, :report]
 
-  @typedoc "An open corpus. `report` is the report of the import that made this struct, or nil."
-  @type t :: %__MODULE__{handle: reference, dir: Path.t(), info: info, report: report | nil}
+  @typedoc """
+  An open corpus. `report` is the report of the import or of the `Sconce.Dagger.append/4` that made this struct, or nil.
+  """
+  @type t :: %__MODULE__{
+          handle: reference,
+          dir: Path.t(),
+          info: info,
+          report: report | Sconce.Dagger.report() | nil
+        }
 
   @typedoc """
   The summary of a corpus. `views` counts each player of each game; `characters`, `stages` and `versions` are pairs of
-  value and count, the most frequent first; `other_ids` counts ids that have no row in their embedding table.
+  value and count, the most frequent first; `other_ids` counts ids that have no row in their embedding table. In a
+  `relabelled` corpus, which `Sconce.Dagger` makes, the labels are an expert's.
   """
   @type info :: %{
           schema: :melee | {:vector, pos_integer} | Game.t(),
+          relabelled: boolean,
           games: non_neg_integer,
           frames: non_neg_integer,
           views: non_neg_integer,
@@ -379,7 +388,7 @@ defmodule Sconce.Corpus do
 
     schema = %{name: "game", game: Declaration.to_native(game), beside: beside}
 
-    with {:ok, builder} <- Native.builder_open(schema, Path.expand(opts[:into])),
+    with {:ok, builder} <- Native.builder_open(schema, Path.expand(opts[:into]), false, nil),
          :ok <- add_all(builder, game, beside, games),
          {:ok, _made} <- Native.builder_finish(builder, true),
          do: open(opts[:into])
@@ -534,7 +543,8 @@ defmodule Sconce.Corpus do
 
   @doc """
   Returns the entry of each game in the manifest: `file`, `digest`, `source`, `version`, `stage`, `ports`, `characters`,
-  `tags`, `kinds` (of players), `frames`, `bytes`, `other_ids`.
+  `tags`, `kinds` (of players), `frames`, `bytes`, `other_ids`, and in a game of `Sconce.Dagger` with a known one
+  `frame_delay`.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-games-" <> System.pid())
       iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5, 1.0], [1, 0]}], into: dir, heads: [go: {:bernoulli, 1}])
@@ -731,8 +741,10 @@ defmodule Sconce.Corpus do
   defp tidy(info) do
     pairs = fn counts, value -> Enum.map(counts, &{value.(&1.value), &1.count}) end
 
+    relabelled? = info.schema.name == "relabelled"
+
     %{
-      info
+      Map.put(info, :relabelled, relabelled?)
       | schema: schema(info.schema),
         characters: pairs.(info.characters, &String.to_integer/1),
         stages: pairs.(info.stages, &String.to_integer/1),
@@ -743,6 +755,8 @@ defmodule Sconce.Corpus do
   defp schema(%{name: "vector", size: size}), do: {:vector, size}
   defp schema(%{name: "melee"}), do: :melee
   defp schema(%{name: "game", game: game}), do: Declaration.from_native(game)
+  defp schema(%{name: "relabelled", game: game}), do: Declaration.from_native(game)
+  defp schema(%{name: "relabelled"}), do: :melee
 
   defp words?(heads),
     do: Head.type(for([_name, kind] <- heads, do: %{kind: kind})) == {:u, 16}
@@ -809,8 +823,10 @@ defmodule Sconce.Corpus do
     @shown 3
 
     def inspect(%{info: info}, _opts) do
+      relabelled = if info[:relabelled], do: " relabelled", else: ""
+
       parts = [
-        schema(info.schema),
+        schema(info.schema) <> relabelled,
         "#{Figures.grouped(info.games)} games",
         "#{Figures.grouped(info.frames)} frames",
         characters(info.characters),

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::{
-    Corpus, Holdout, ImportOptions, Reader, Sampler, SamplerOptions, Schema, Tracks, VectorGame,
-    import, verify,
+    Builder, Corpus, Holdout, ImportOptions, Reader, Sampler, SamplerOptions, Schema, Tracks,
+    VectorGame, import, verify,
 };
 use sconce_nn::spec::HeadsKind;
 use sconce_tensor::{Error, Result};
@@ -55,13 +55,36 @@ pub fn of_melee() -> &'static Path {
     })
 }
 
+/// A corpus of frames of Melee that were met in play, built once per process. One frame has no answer.
+pub fn of_met_frames() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = scratch::folder("met");
+        let replays = Corpus::open(of_melee()).expect("a corpus");
+        let view = &replays.views(&[0]).expect("a game")[0];
+        let row = |t: usize| {
+            let mut raw = vec![0.0; view.raw_width()];
+            view.raw(t, &mut raw).expect("a frame");
+            let answer = view.input(t).expect("a frame").expect("an input");
+            [raw, answer, vec![f32::from(t != 3)]].concat()
+        };
+        let rows: Vec<f32> = (0..FRAMES).flat_map(row).collect();
+        let mut builder =
+            Builder::append(&Schema::relabelled(None), &dir, Some(1)).expect("a builder");
+        builder.add_rows(&rows).expect("rows");
+        builder.finish().expect("a corpus");
+        dir
+    })
+}
+
 pub fn seeds() -> Vec<Vec<u8>> {
     let whole = |dir: &Path| Bundle::read(dir).expect("files");
     let mut small = whole(of_vectors());
     small.0.truncate(2);
     // The manifest of `small` comes last, so the truncation removed it.
     let two = whole(of_vectors());
-    vec![two.encode(), relisted(small).encode(), whole(of_melee()).encode()]
+    let met = whole(of_met_frames());
+    vec![two.encode(), relisted(small).encode(), whole(of_melee()).encode(), met.encode()]
 }
 
 /// The bundle with a manifest that matches its shards and their sizes.

@@ -265,7 +265,7 @@ defmodule Sconce.Trainer.Settings do
     [embedding: {:vector, size}, heads: heads]
   end
 
-  defp own(%{name: "game", game: game}, _embedding),
+  defp own(%{name: name, game: game}, _embedding) when name in ["game", "relabelled"],
     do: [embedding: Declaration.from_native(game)]
 
   defp own(_melee, _embedding), do: []

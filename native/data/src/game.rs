@@ -49,6 +49,9 @@ pub struct GameInfo {
     pub contents: String,
     /// Ids in the game that are missing from the id tables.
     pub other_ids: OtherIds,
+    /// Frame delay of the play in which relabelled frames were met; `None` if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame_delay: Option<u16>,
 }
 
 /// Counts of ids that are missing from the id tables. Actions and characters count once per player frame, stages

@@ -35,6 +35,21 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
     /// Writes a player's input as raw values.
     fn input(&self, shard: &Shard, player: usize, row: usize, out: &mut [f32]);
 
+    /// Whether a row holds the input that led to its state.
+    fn has_input(&self, _shard: &Shard, _row: usize) -> bool {
+        true
+    }
+
+    /// Whether a row also holds an expert's answer to its state. This answer is then the label.
+    fn is_relabelled(&self) -> bool {
+        false
+    }
+
+    /// Writes the expert's answer to the state of a row as raw values.
+    fn answer(&self, shard: &Shard, row: usize, out: &mut [f32]) {
+        self.input(shard, 0, row, out);
+    }
+
     /// The value of an extra column in a row, if the column exists.
     fn beside(&self, _shard: &Shard, _what: Beside, _row: usize) -> Option<f32> {
         None
@@ -93,18 +108,77 @@ impl Rows for Table {
     }
 
     fn input(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
-        let (mut rest, first) = (out, self.game.fields().len());
-        for (i, part) in self.game.parts().iter().enumerate() {
-            let width = part.kind.numbers();
-            let (own, tail) = rest.split_at_mut(width);
-            shard.copy(first + i, row * width, own);
-            rest = tail;
-        }
+        copy_input(shard, &self.game, self.game.fields().len(), row, out);
     }
 
     fn beside(&self, shard: &Shard, what: Beside, row: usize) -> Option<f32> {
         let column = self.beside.iter().position(|beside| *beside == what)?;
         let first = self.game.fields().len() + self.game.parts().len();
         Some(shard.get(first + column, row))
+    }
+}
+
+/// Copies the parts of an input, the first of which has this column.
+fn copy_input(shard: &Shard, game: &Game, first: usize, row: usize, out: &mut [f32]) {
+    let mut rest = out;
+    for (i, part) in game.parts().iter().enumerate() {
+        let width = part.kind.numbers();
+        let (own, tail) = rest.split_at_mut(width);
+        shard.copy(first + i, row * width, own);
+        rest = tail;
+    }
+}
+
+/// Rows of frames met in play: the state, the input that led to it, and an expert's answer to it.
+#[derive(Debug)]
+pub(crate) struct Relabelled {
+    pub(crate) game: Arc<Game>,
+}
+
+impl Relabelled {
+    /// Column of the flag that is 1 if the input that led to a state is known. The parts of this input follow.
+    fn known(&self) -> usize {
+        self.game.fields_before_previous()
+    }
+
+    /// First column of the expert's answer.
+    fn answered(&self) -> usize {
+        self.game.fields().len() + 1 + self.game.parts().len()
+    }
+}
+
+impl Rows for Relabelled {
+    fn answers_after(&self) -> usize {
+        1
+    }
+
+    fn state(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
+        let (known, input) = (self.known(), 1 + self.game.parts().len());
+        for (i, (at, field)) in self.game.placed().enumerate() {
+            let column = if i < known { i } else { i + input };
+            let width = field.kind.width();
+            shard.copy(column, row * width, &mut out[at..at + width]);
+        }
+    }
+
+    fn input(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
+        copy_input(shard, &self.game, self.known() + 1, row, out);
+    }
+
+    fn has_input(&self, shard: &Shard, row: usize) -> bool {
+        shard.get(self.known(), row) != 0.0
+    }
+
+    fn is_relabelled(&self) -> bool {
+        true
+    }
+
+    fn answer(&self, shard: &Shard, row: usize, out: &mut [f32]) {
+        copy_input(shard, &self.game, self.answered(), row, out);
+    }
+
+    fn beside(&self, shard: &Shard, what: Beside, row: usize) -> Option<f32> {
+        let column = self.answered() + self.game.parts().len();
+        (what == Beside::Weight).then(|| shard.get(column, row))
     }
 }

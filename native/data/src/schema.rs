@@ -1,6 +1,7 @@
 //! The schema of a corpus: the game, its columns, and how views read them.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use sconce_game::{
@@ -42,6 +43,9 @@ pub(crate) enum Form {
     Vector { size: usize, heads: Vec<(String, HeadKind)> },
     /// Frames and inputs of a declared game, and extra columns.
     Game { declaration: Declaration, beside: Vec<Beside> },
+    /// Frames met in play with the inputs that led to them, an expert's answers, and their weights. The game is Melee
+    /// without a declaration, because the bounds of its fields have no form in JSON.
+    Relabelled { declaration: Option<Declaration> },
 }
 
 /// A column of a declared game beside frames and inputs.
@@ -121,8 +125,9 @@ impl TryFrom<Flat> for Schema {
             ("melee", None) => Ok(Schema::melee()),
             ("vector", None) => Ok(Form::Vector { size: size.unwrap_or(0), heads }.into()),
             ("game", Some(declaration)) => Ok(Schema::declared(declaration, &beside)),
+            ("relabelled", declaration) => Ok(Schema::relabelled(declaration)),
             _ => Err(format!(
-                "the schema {name:?} is neither \"melee\", nor \"vector\", nor \"game\" with a game"
+                "the schema {name:?} is neither \"melee\", nor \"vector\", nor \"relabelled\", nor \"game\" with a game"
             )),
         }
     }
@@ -139,6 +144,7 @@ impl From<Schema> for Flat {
             Form::Game { declaration, beside } => {
                 Flat { name, game: Some(declaration), beside, ..Flat::default() }
             }
+            Form::Relabelled { declaration } => Flat { name, game: declaration, ..Flat::default() },
         }
     }
 }
@@ -162,7 +168,11 @@ impl From<Form> for Schema {
             Form::Vector { size, heads } => {
                 (Arc::new(Game::vector(*size)), Some(heads.iter().map(part_of).collect()))
             }
-            Form::Game { declaration, .. } => (Arc::new(Game::from(declaration.clone())), None),
+            Form::Relabelled { declaration: None } => (melee_game::game().clone(), None),
+            Form::Game { declaration, .. }
+            | Form::Relabelled { declaration: Some(declaration) } => {
+                (Arc::new(Game::from(declaration.clone())), None)
+            }
         };
         Schema { form, game, parts }
     }
@@ -197,7 +207,7 @@ fn field_column(field: &Field) -> ColumnSpec {
     ColumnSpec { name: format!("frame.{}", field.name), dtype, width }
 }
 
-fn part_column(part: &InputPart) -> ColumnSpec {
+fn part_column(part: &InputPart, under: &str) -> ColumnSpec {
     let (dtype, width) = match &part.kind {
         InputKind::Flags(_) | InputKind::Bits(_) => (Dtype::U8, part.kind.numbers()),
         InputKind::Axis { .. } => (Dtype::F32, 0),
@@ -205,7 +215,7 @@ fn part_column(part: &InputPart) -> ColumnSpec {
         InputKind::Continuous { size: 1, .. } => (Dtype::F32, 0),
         InputKind::Continuous { size, .. } => (Dtype::F32, *size),
     };
-    ColumnSpec { name: format!("input.{}", part.name), dtype, width }
+    ColumnSpec { name: format!("{under}.{}", part.name), dtype, width }
 }
 
 impl Schema {
@@ -232,12 +242,18 @@ impl Schema {
         Form::Game { declaration, beside }.into()
     }
 
-    /// Name of the schema's form: `melee`, `vector` or `game`.
+    /// The schema of frames met in play, labelled by an expert. `None` is Melee.
+    pub fn relabelled(declaration: Option<Declaration>) -> Self {
+        Form::Relabelled { declaration }.into()
+    }
+
+    /// Name of the schema's form: `melee`, `vector`, `game` or `relabelled`.
     pub fn name(&self) -> &'static str {
         match self.form {
             Form::Melee => "melee",
             Form::Vector { .. } => "vector",
             Form::Game { .. } => "game",
+            Form::Relabelled { .. } => "relabelled",
         }
     }
 
@@ -245,7 +261,7 @@ impl Schema {
     pub fn vector_size(&self) -> Option<usize> {
         match self.form {
             Form::Vector { size, .. } => Some(size),
-            Form::Melee | Form::Game { .. } => None,
+            Form::Melee | Form::Game { .. } | Form::Relabelled { .. } => None,
         }
     }
 
@@ -263,6 +279,7 @@ impl Schema {
     pub fn beside(&self) -> &[Beside] {
         match &self.form {
             Form::Game { beside, .. } => beside,
+            Form::Relabelled { .. } => &[Beside::Weight],
             Form::Melee | Form::Vector { .. } => &[],
         }
     }
@@ -291,7 +308,19 @@ impl Schema {
             Form::Game { beside, .. } => {
                 let fields = self.game.fields().iter().map(field_column);
                 let beside = beside.iter().map(|beside| column(beside.name(), beside.dtype(), 0));
-                fields.chain(self.game.parts().iter().map(part_column)).chain(beside).collect()
+                let parts = self.game.parts().iter().map(|part| part_column(part, "input"));
+                fields.chain(parts).chain(beside).collect()
+            }
+            // The order of a raw row, then the answer and its weight.
+            Form::Relabelled { .. } => {
+                let parts = |under| self.game.parts().iter().map(move |p| part_column(p, under));
+                let mut columns: Vec<_> = self.game.fields().iter().map(field_column).collect();
+                let known = std::iter::once(column("played.known", Dtype::U8, 0));
+                let at = self.game.fields_before_previous();
+                columns.splice(at..at, known.chain(parts("played")));
+                columns.extend(parts("input"));
+                columns.push(column(Beside::Weight.name(), Beside::Weight.dtype(), 0));
+                columns
             }
         }
     }
@@ -303,13 +332,17 @@ impl Schema {
         if self.parts().iter().all(whole) { Dtype::U16 } else { Dtype::F32 }
     }
 
-    /// Name and kind of each value in a row of a declared game: fields, input and extra columns.
+    /// Name and kind of each value in a row of a declared game: fields, input and extra columns. A row of relabelled
+    /// frames holds the raw row, which contains the input that was played, before the expert's input.
     pub(crate) fn numbers(&self) -> Vec<(String, FieldKind)> {
         let previous = self.game.previous_column();
         let known = self.game.previous_place().end - previous;
         let mut numbers: Vec<_> =
             self.game.raw_columns().into_iter().map(|column| (column.name, column.kind)).collect();
-        let input: Vec<_> = numbers.drain(previous..previous + known).skip(1).collect();
+        let input: Vec<_> = match self.form {
+            Form::Relabelled { .. } => numbers[previous..previous + known][1..].to_vec(),
+            _ => numbers.drain(previous..previous + known).skip(1).collect(),
+        };
         let named = |(name, kind): (String, FieldKind)| (name.replacen("prev_", "", 1), kind);
         numbers.extend(input.into_iter().map(named));
         numbers
@@ -317,12 +350,29 @@ impl Schema {
         numbers
     }
 
+    /// The values of a row that have no meaning: those of an unknown previous input.
+    pub(crate) fn unknown(&self, row: &[f32]) -> Range<usize> {
+        let place = self.game.previous_place();
+        match self.form {
+            Form::Relabelled { .. } if row.get(self.game.previous_column()) == Some(&0.0) => place,
+            _ => 0..0,
+        }
+    }
+
+    /// Whether the labels are an expert's answers to frames that were met in play.
+    pub fn is_relabelled(&self) -> bool {
+        matches!(self.form, Form::Relabelled { .. })
+    }
+
     /// The default embedding of frames.
     pub fn embedding(&self) -> Embedding {
         match &self.form {
-            Form::Melee => Embedding::melee(Melee::default()),
+            Form::Melee | Form::Relabelled { declaration: None } => {
+                Embedding::melee(Melee::default())
+            }
             Form::Vector { size, .. } => Embedding::vector(*size),
-            Form::Game { declaration, .. } => {
+            Form::Game { declaration, .. }
+            | Form::Relabelled { declaration: Some(declaration) } => {
                 Embedding::declared(Declared::new(declaration.clone()))
             }
         }
@@ -342,7 +392,7 @@ impl Schema {
     pub fn views(&self) -> usize {
         match self.form {
             Form::Melee => 2,
-            Form::Vector { .. } | Form::Game { .. } => 1,
+            Form::Vector { .. } | Form::Game { .. } | Form::Relabelled { .. } => 1,
         }
     }
 
@@ -350,7 +400,7 @@ impl Schema {
     pub fn heads(&self) -> Heads {
         match &self.form {
             Form::Vector { heads, .. } => Heads::of_kinds(heads),
-            Form::Melee | Form::Game { .. } => {
+            Form::Melee | Form::Game { .. } | Form::Relabelled { .. } => {
                 Heads::of_parts(self.parts(), HeadsKind::Independent)
             }
         }
@@ -364,7 +414,7 @@ impl Schema {
     /// Checks the schema's bounds and its heads.
     pub fn validate(&self) -> Result<()> {
         match &self.form {
-            Form::Melee => Ok(()),
+            Form::Melee | Form::Relabelled { declaration: None } => Ok(()),
             Form::Vector { size, heads } => {
                 within("vector.size", *size, 1, MAX_SIZE)?;
                 within("heads (number)", heads.len(), 1, MAX_HEADS)?;
@@ -375,7 +425,8 @@ impl Schema {
                 }
                 Ok(())
             }
-            Form::Game { declaration, .. } => {
+            Form::Game { declaration, .. }
+            | Form::Relabelled { declaration: Some(declaration) } => {
                 declaration.validate()?;
                 match declaration.input.is_empty() {
                     true => Err(Error::mismatch("game of a corpus", "an input", "none declared")),

@@ -3,6 +3,10 @@
 //! Time order: the input of frame f produces the state after frame f. State `t` is the state after frame
 //! `first + t`, and its previous action is the input that produced it. The label of
 //! state `t` is the player's input of frame `first + t + 1 + delay`. A state therefore never shows the effect of its label.
+//!
+//! Frames that were met in play and relabelled have the same inputs, but the label of state `t` is the expert's answer to
+//! it, whatever the delay. The expert answers the state as the player did, whose input takes effect `delay` frames later.
+//! A game that records the delay with which it was played is read with this delay, and not with that of the reader.
 
 use std::sync::Arc;
 
@@ -15,7 +19,7 @@ use sconce_tensor::{Error, Result};
 
 use crate::game::GameInfo;
 use crate::melee;
-use crate::rows::{Rows, Table, Vectors};
+use crate::rows::{Relabelled, Rows, Table, Vectors};
 use crate::schema::{Beside, Form, Schema};
 use crate::shard::Shard;
 
@@ -93,9 +97,36 @@ impl View {
         self.frames
     }
 
-    /// Count of states with a label. A state has one if the input that answers it lies inside the game.
+    /// Count of states with a label. A state has one if the input that answers it lies inside the game. An expert's
+    /// answer lies beside its state, but the inputs before the answer must lie inside the game.
     pub fn len(&self, delay: usize) -> usize {
-        self.frames.saturating_sub(self.rows.answers_after() + delay)
+        let after = if self.rows.is_relabelled() { 0 } else { self.rows.answers_after() };
+        self.frames.saturating_sub(after + self.delay(delay))
+    }
+
+    /// The delay with which the labels of this view are read: that of its play if the game records one, or `asked`.
+    pub fn delay(&self, asked: usize) -> usize {
+        let played = self.info().frame_delay.filter(|_| self.rows.is_relabelled());
+        played.map_or(asked, usize::from)
+    }
+
+    /// The states with a label, without those that an expert has not answered.
+    pub fn answered(&self, delay: usize) -> Vec<usize> {
+        let all = 0..self.len(delay);
+        if !self.rows.is_relabelled() {
+            return all.collect();
+        }
+        let weight = |t: &usize| self.rows.beside(&self.shard, Beside::Weight, self.first + t);
+        let is_answered = |t: &usize| weight(t).is_none_or(|weight| weight > 0.0);
+        guarded(self.shard.files(), || all.filter(is_answered).collect())
+    }
+
+    /// The row of the label of state `t`.
+    fn label_row(&self, t: usize, delay: usize) -> usize {
+        match self.rows.is_relabelled() {
+            true => self.first + t,
+            false => self.first + t + delay + self.rows.answers_after(),
+        }
     }
 
     /// Whether no state has a label.
@@ -146,9 +177,13 @@ impl View {
         Ok(())
     }
 
-    /// The row of the input that led to state `t`.
+    /// The row of the input that led to state `t`, if this input is known.
     fn led_to(&self, t: usize) -> Option<usize> {
-        (self.first + t + self.rows.answers_after()).checked_sub(1)
+        let row = (self.first + t + self.rows.answers_after()).checked_sub(1)?;
+        if !self.rows.is_relabelled() {
+            return Some(row);
+        }
+        guarded(self.shard.files(), || self.rows.has_input(&self.shard, row)).then_some(row)
     }
 
     /// The raw values of the player's input that produced state `t`, or `None` if the input is unknown.
@@ -176,7 +211,7 @@ impl View {
             return Ok(None);
         }
         self.check(t, self.len(delay))?;
-        let row = self.first + t + delay + self.rows.answers_after();
+        let row = self.label_row(t, delay);
         Ok(guarded(self.shard.files(), || self.rows.beside(&self.shard, what, row)))
     }
 
@@ -187,7 +222,7 @@ impl View {
     pub fn returns(&self, t: usize, delay: usize, discount: f32, out: &mut [f32]) -> Result<()> {
         let Some(last) = out.len().checked_sub(1) else { return Ok(()) };
         self.check(t + last, self.len(delay))?;
-        let first = self.first + t + delay + self.rows.answers_after();
+        let first = self.label_row(t, delay);
         guarded(self.shard.files(), || {
             let mut sum = 0.0;
             let seen = first.saturating_add(out.len()).saturating_add(horizon(discount));
@@ -216,10 +251,16 @@ impl View {
         out: &mut [f32],
     ) -> Result<()> {
         self.check(t, self.len(delay))?;
-        self.answer(t + delay, mirror, heads, out)
+        let row = self.label_row(t, delay);
+        match self.rows.is_relabelled() {
+            true => self.discretised(row, mirror, heads, out, &|numbers| {
+                self.rows.answer(&self.shard, row, numbers);
+            }),
+            false => self.chosen(row, mirror, heads, out),
+        }
     }
 
-    /// Writes the label of the frame before the label of state `t`. Returns false if there is no such frame.
+    /// Writes the player's input of the frame before the label of state `t`. Returns false if there is no such frame.
     pub fn labels_before(
         &self,
         t: usize,
@@ -229,8 +270,8 @@ impl View {
         out: &mut [f32],
     ) -> Result<bool> {
         self.check(t, self.len(delay))?;
-        match (t + delay).checked_sub(1) {
-            Some(before) => self.answer(before, mirror, heads, out).map(|()| true),
+        match (t + self.delay(delay)).checked_sub(1) {
+            Some(before) => self.led(before + 1, mirror, heads, out),
             None => self.previous(t, mirror, heads, out),
         }
     }
@@ -249,11 +290,12 @@ impl View {
         out: &mut [f32],
     ) -> Result<()> {
         self.check(t, self.len(delay))?;
+        let delay = self.delay(delay);
         for (k, out) in out.chunks_exact_mut(heads.num_labels().max(1)).enumerate() {
             let known = match (t + delay).checked_sub(k + 1) {
-                Some(before) => self.answer(before, mirror, heads, out).map(|()| true)?,
+                Some(before) => self.led(before + 1, mirror, heads, out)?,
                 // The input that led to the first state is the oldest known input.
-                None if t + delay == k => self.previous(0, mirror, heads, out)?,
+                None if t + delay == k => self.led(0, mirror, heads, out)?,
                 None => false,
             };
             if !known {
@@ -266,24 +308,38 @@ impl View {
     /// Writes the action that led to state `t`, as labels. Returns false if that action is unknown.
     pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<bool> {
         self.check(t, self.frames)?;
+        self.led(t, mirror, heads, out)
+    }
+
+    /// [`previous`](Self::previous), where the caller has checked `t`. A state after the last one has no row, but its
+    /// input may have one.
+    fn led(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<bool> {
         match self.led_to(t) {
             Some(row) => self.chosen(row, mirror, heads, out).map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Writes the label of state `t` with delay 0. The caller has checked `t`.
-    fn answer(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
-        self.chosen(self.first + t + self.rows.answers_after(), mirror, heads, out)
-    }
-
     /// Writes the input of a row, as labels.
     fn chosen(&self, row: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
+        self.discretised(row, mirror, heads, out, &|numbers| {
+            self.rows.input(&self.shard, self.player, row, numbers);
+        })
+    }
+
+    /// Writes the raw values of a row that `read` writes, as labels.
+    fn discretised(
+        &self,
+        row: usize,
+        mirror: bool,
+        heads: &Heads,
+        out: &mut [f32],
+        read: &dyn Fn(&mut [f32]),
+    ) -> Result<()> {
         self.check_heads(heads, out.len())?;
         let parts = self.parts();
         with_numbers(out.len(), |numbers| {
-            let read = || self.rows.input(&self.shard, self.player, row, numbers);
-            guarded(self.shard.files(), read);
+            guarded(self.shard.files(), || read(numbers));
             if mirror {
                 mirror_input(parts, numbers)?;
             }
@@ -346,6 +402,7 @@ fn rows_of(schema: &Schema) -> Arc<dyn Rows> {
         Form::Game { beside, .. } => {
             Arc::new(Table { game: schema.game().clone(), beside: beside.clone() })
         }
+        Form::Relabelled { .. } => Arc::new(Relabelled { game: schema.game().clone() }),
     }
 }
 

@@ -214,6 +214,12 @@ impl Game {
         self.previous
     }
 
+    /// Number of fields before the previous input.
+    pub fn fields_before_previous(&self) -> usize {
+        let all = self.fields().len();
+        self.declaration.previous_after.unwrap_or(all).min(all)
+    }
+
     /// Columns of the raw values of the previous input.
     pub fn previous_place(&self) -> Range<usize> {
         match self.parts().is_empty() {

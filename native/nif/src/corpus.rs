@@ -86,15 +86,25 @@ impl BuilderHandle {
 }
 
 #[rustler::nif(schedule = "DirtyIo")]
-fn builder_open<'a>(env: Env<'a>, schema: Term<'a>, dir: String) -> Term<'a> {
+fn builder_open<'a>(
+    env: Env<'a>,
+    schema: Term<'a>,
+    dir: String,
+    append: bool,
+    frame_delay: Option<u16>,
+) -> Term<'a> {
     call(env, "build", || {
         let schema: Schema = decode(schema)?;
-        let builder = Builder::new(&schema, Path::new(&dir))?;
+        let dir = Path::new(&dir);
+        let builder = match append {
+            true => Builder::append(&schema, dir, frame_delay)?,
+            false => Builder::new(&schema, dir)?,
+        };
         Ok(ResourceArc::new(BuilderHandle(Mutex::new(Some(builder)))))
     })
 }
 
-/// Adds a game: rows of f32 values, little-endian.
+/// Adds a game: rows of f32 values, little-endian. Answers false for a game that the corpus has already.
 #[rustler::nif(schedule = "DirtyIo")]
 fn builder_add<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, rows: Binary<'a>) -> Term<'a> {
     call(env, "build", || {

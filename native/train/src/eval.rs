@@ -105,7 +105,7 @@ pub fn score_baselines(
         let mut metrics = metrics(spec)?;
         for view in views {
             go_on(cancel)?;
-            let ts: Vec<usize> = scored(view, options).collect();
+            let ts = scored(view, options);
             let (labels, before) = answers(view, &ts, options.frame_delay, &spec.heads)?;
             metrics.add(&baseline.logits(&before)?, &labels, &before)?;
         }
@@ -120,7 +120,7 @@ pub fn count(views: &[View], heads: &Heads, delay: usize, cancel: &AtomicBool) -
     let mut counts = Counts::new(heads)?;
     for view in views {
         go_on(cancel)?;
-        let ts: Vec<usize> = (0..view.len(delay)).collect();
+        let ts = view.answered(delay);
         let (labels, before) = answers(view, &ts, delay, heads)?;
         counts.add(&before, &labels)?;
     }
@@ -228,7 +228,7 @@ pub fn count_answers(
     for view in views {
         go_on(cancel)?;
         let (mut label, mut known) = (vec![0.0; width], vec![0.0; width]);
-        for t in 0..view.len(delay) {
+        for t in view.answered(delay) {
             view.labels(t, delay, false, heads, &mut label)?;
             if !view.previous(t, false, heads, &mut known)? {
                 known.fill(NONE);
@@ -280,12 +280,13 @@ fn button_names(parts: &[InputPart]) -> Vec<String> {
 }
 
 /// Indices of the scored states of a view.
-fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + use<> {
+fn scored(view: &View, options: &EvalOptions) -> Vec<usize> {
     let stride = match options.mode {
         Mode::Window => options.stride.max(1),
         Mode::Carry => 1,
     };
-    (0..view.len(options.frame_delay)).step_by(stride)
+    let is_scored = |t: &usize| t.is_multiple_of(stride);
+    view.answered(options.frame_delay).into_iter().filter(is_scored).collect()
 }
 
 /// Labels of some states, and the previous labels: both `[n, num_labels]`.
@@ -302,6 +303,15 @@ fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Ve
     }
     view.verify()?;
     Ok((labels, before))
+}
+
+/// The given rows of a matrix of `n` rows.
+fn picked(matrix: Vec<f32>, rows: &[usize], n: usize) -> Vec<f32> {
+    if rows.len() == n {
+        return matrix;
+    }
+    let width = matrix.len() / n.max(1);
+    rows.iter().flat_map(|row| &matrix[row * width..(row + 1) * width]).copied().collect()
 }
 
 /// Some scored states of a view.
@@ -338,14 +348,14 @@ impl Scorer<'_> {
         }
     }
 
-    /// Scores the states in order, `at_once` of them together; halves `at_once` if a card runs out of memory.
+    /// Scores these states in order, `at_once` of them together; halves `at_once` if a card runs out of memory.
     fn parts(
         &self,
+        ts: &[usize],
         at_once: &mut usize,
         mut score: impl FnMut(&[usize]) -> Result<()>,
     ) -> Result<()> {
-        let ts: Vec<usize> = scored(self.view, self.options).collect();
-        let mut rest = &ts[..];
+        let mut rest = ts;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.len().min(*at_once));
             match score(part) {
@@ -373,7 +383,7 @@ impl Scorer<'_> {
         each: &mut dyn FnMut(Scored<'_>) -> Result<()>,
     ) -> Result<()> {
         let heads = &self.policy.spec().heads;
-        self.parts(at_once, |ts| {
+        self.parts(&scored(self.view, self.options), at_once, |ts| {
             let batch = self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
             let frames = batch.frames;
             let state = self.policy.zero_state(frames.batch)?;
@@ -393,7 +403,10 @@ impl Scorer<'_> {
     ) -> Result<()> {
         let heads = &self.policy.spec().heads;
         let mut state = self.first_state()?;
-        self.parts(at_once, |ts| {
+        let answered = scored(self.view, self.options);
+        // The memory reads all states, also those without an answer.
+        let all: Vec<usize> = (0..self.view.len(self.options.frame_delay)).collect();
+        self.parts(&all, at_once, |ts| {
             let (begin, end) = (ts[0], ts[0] + ts.len());
             let batch = self.reader.sequence(self.view, begin..end)?;
             let frames = batch.frames;
@@ -401,9 +414,13 @@ impl Scorer<'_> {
             let (logits, next) =
                 self.policy.forward(&frames, Some(&labels), &state, self.context)?;
             state = next.detach();
-            let logits = tensor::to_vec(&logits)?;
-            let (labels, before, frames) = (&labels, &before, ts.len());
-            each(Scored { logits: &logits, labels, before, frames, stride: 1 })
+            let rows: Vec<usize> =
+                (0..ts.len()).filter(|row| answered.binary_search(&ts[*row]).is_ok()).collect();
+            let logits = picked(tensor::to_vec(&logits)?, &rows, ts.len());
+            let labels = picked(labels, &rows, ts.len());
+            let before = picked(before, &rows, ts.len());
+            let frames = rows.len();
+            each(Scored { logits: &logits, labels: &labels, before: &before, frames, stride: 1 })
         })
     }
 

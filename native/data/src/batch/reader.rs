@@ -247,7 +247,7 @@ impl Reader {
             self.embedding.mirror(raw)?;
         }
         self.embedding.embed(raw, false, row.continuous, row.ids)?;
-        delay_features(delay, &mut row.continuous[delay_id.clone()]);
+        delay_features(view.delay(delay), &mut row.continuous[delay_id.clone()]);
         match queue {
             _ if forget => row.previous.fill(NONE),
             Some(queue) => {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,7 +59,8 @@ impl Corpus {
             go_on(cancel)?;
             let labels = Column::collect(dtype, game.labels.iter().copied());
             let columns = [Column::F32(game.x.clone()), labels];
-            builder.add(format!("game {i}"), game.x.len() / size, &columns)?;
+            let (source, frames) = (format!("game {i}"), game.x.len() / size);
+            builder.add(source, frames, &columns, GameInfo::default())?;
         }
         builder.finish()
     }
@@ -71,8 +73,9 @@ fn go_on(cancel: &AtomicBool) -> Result<()> {
     }
 }
 
-/// Builds a corpus of exactly the games added to it, in order. [`finish`](Self::finish) replaces a corpus
-/// of the same schema in the folder; a builder dropped without `finish` leaves the folder unchanged.
+/// Builds a corpus of exactly the games added to it, in order, or adds games to a corpus. [`finish`](Self::finish)
+/// replaces or extends a corpus of the same schema in the folder; a builder dropped without `finish` leaves the folder
+/// unchanged.
 pub struct Builder {
     writer: Writer,
     schema: Schema,
@@ -80,6 +83,10 @@ pub struct Builder {
     /// Shard files of the earlier corpus in the folder.
     before: HashSet<String>,
     games: Vec<GameInfo>,
+    /// The games of the earlier corpus if they stay.
+    kept: Option<Vec<GameInfo>>,
+    /// Frame delay of the play of the added games.
+    frame_delay: Option<u16>,
     finished: bool,
 }
 
@@ -90,34 +97,67 @@ impl Builder {
         let writer = Writer::open(dir, schema)?;
         let before = writer.take_stock()?.games.into_iter().map(|game| game.file).collect();
         let (schema, dir) = (schema.clone(), dir.to_path_buf());
-        Ok(Builder { writer, schema, dir, before, games: vec![], finished: false })
+        let (games, kept, frame_delay) = (vec![], None, None);
+        Ok(Builder { writer, schema, dir, before, games, kept, frame_delay, finished: false })
+    }
+
+    /// Opens the corpus in `dir`, or a new one, to add games to it, which were played with this delay. Games that an interrupted call has written are taken
+    /// over.
+    ///
+    /// # Errors
+    /// `Corrupt` or `NotFound` if a game of the corpus cannot be read, because the new manifest would lose it.
+    pub fn append(schema: &Schema, dir: &Path, frame_delay: Option<u16>) -> Result<Self> {
+        schema.validate()?;
+        let writer = Writer::open(dir, schema)?;
+        let kept = writer.take_whole_stock()?;
+        let before = kept.iter().map(|game| game.file.clone()).collect();
+        let (schema, dir, games) = (schema.clone(), dir.to_path_buf(), vec![]);
+        let kept = Some(kept);
+        Ok(Builder { writer, schema, dir, before, games, kept, frame_delay, finished: false })
     }
 
     /// Adds one played game of a declared game. A row holds the frame, the input and the extra columns, in the
-    /// order of the declaration.
+    /// order of the declaration. Returns false for a game that an extended corpus has already.
     ///
     /// # Shapes
-    /// `rows [n, fields + values of an input + extra columns]`.
-    pub fn add_rows(&mut self, rows: &[f32]) -> Result<()> {
-        let source = format!("game {}", self.games.len());
+    /// `rows [n, fields + values of an input + extra columns]`; of relabelled frames
+    /// `[n, columns of a raw row + values of an input + 1]`.
+    pub fn add_rows(&mut self, rows: &[f32]) -> Result<bool> {
+        let number = self.games.len() + self.kept.as_ref().map_or(0, Vec::len);
+        let source = format!("game {number}");
         let (frames, columns) = row_columns(&self.schema, &source, rows)?;
-        self.add(source, frames, &columns)
+        self.add(source, frames, &columns, described(&self.schema, rows))
     }
 
-    fn add(&mut self, source: String, frames: usize, columns: &[Column]) -> Result<()> {
+    fn add(
+        &mut self,
+        source: String,
+        frames: usize,
+        columns: &[Column],
+        described: GameInfo,
+    ) -> Result<bool> {
         let mut hash = Sha256::new();
-        // The index gives two equal games different digests.
-        hash.update((self.games.len() as u64).to_le_bytes());
+        // The index gives two equal games of a new corpus different digests.
+        if self.kept.is_none() {
+            hash.update((self.games.len() as u64).to_le_bytes());
+        }
         columns.iter().for_each(|c| hash.update(c.bytes()));
         let digest = hex(&hash.finalize());
-        let game = GameInfo { digest, source, frames, ..GameInfo::default() };
+        let mut known = self.kept.iter().flatten().chain(&self.games);
+        if known.any(|game| game.digest == digest) {
+            return Ok(false);
+        }
+        let game = GameInfo { digest, source, frames, frame_delay: self.frame_delay, ..described };
         self.games.push(self.writer.add(game, columns)?);
-        Ok(())
+        Ok(true)
     }
 
-    /// Writes the manifest, so that the corpus consists of the added games.
+    /// Writes the manifest, so that the corpus consists of the added games, and of the earlier ones if they stay.
     pub fn finish(mut self) -> Result<Corpus> {
-        self.writer.replace(self.games.clone())?;
+        match &self.kept {
+            Some(kept) => self.writer.write_manifest(&[&kept[..], &self.games].concat())?,
+            None => self.writer.replace(self.games.clone())?,
+        }
         self.finished = true;
         Corpus::open(&self.dir)
     }
@@ -167,7 +207,8 @@ pub(crate) fn row_columns(
         return Err(Error::mismatch(source, expected, rows.len()));
     }
     for (frame, row) in rows.chunks_exact(width).enumerate() {
-        check_row(&numbers, row, |name| format!("{source}, frame {frame}, {name}"))?;
+        let unknown = schema.unknown(row);
+        check_row(&numbers, row, unknown, |name| format!("{source}, frame {frame}, {name}"))?;
     }
     check_end(schema, source, rows, width)?;
     let mut at = 0;
@@ -180,14 +221,33 @@ pub(crate) fn row_columns(
     Ok((frames, schema.columns().iter().map(of).collect()))
 }
 
-/// Checks the values of a row. The error names the first invalid value.
+/// Checks the values of a row, those of an unknown input only for being finite. The error names the first invalid value.
 fn check_row(
     numbers: &[(String, FieldKind)],
     row: &[f32],
+    unknown: Range<usize>,
     name: impl Fn(&str) -> String,
 ) -> Result<()> {
-    let each = numbers.iter().zip(row);
-    each.clone().try_for_each(|((of, kind), &value)| kind.check(value, || name(of)))
+    numbers.iter().zip(row).enumerate().try_for_each(|(i, ((of, kind), &value))| {
+        let kind = if unknown.contains(&i) { &FieldKind::Number } else { kind };
+        kind.check(value, || name(of))
+    })
+}
+
+/// The stage and the characters of a game of Melee, from its first frame. The own player comes first.
+fn described(schema: &Schema, rows: &[f32]) -> GameInfo {
+    let game = schema.game();
+    let is_melee = schema.is_relabelled() && game.name() == "melee";
+    let number = |name: &str| game.column(name).and_then(|at| rows.get(at));
+    let ids = [number("own.character"), number("opponent.character"), number("stage")];
+    match ids {
+        [Some(own), Some(opponent), Some(stage)] if is_melee => {
+            let characters = vec![*own as u8, *opponent as u8];
+            let start_characters = characters.clone();
+            GameInfo { stage: *stage as u16, characters, start_characters, ..GameInfo::default() }
+        }
+        _ => GameInfo::default(),
+    }
 }
 
 /// Checks that no row before the last marks the end of the game.

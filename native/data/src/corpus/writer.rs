@@ -9,6 +9,7 @@ use sconce_tensor::fs::{clear_partials, lock};
 use sconce_tensor::{Error, Result};
 
 use super::manifest::{MANIFEST, Manifest};
+use super::open::Corpus;
 use crate::column::Column;
 use crate::exphil;
 use crate::game::GameInfo;
@@ -109,6 +110,28 @@ impl Writer {
             }
         }
         Ok(found)
+    }
+
+    /// Lists every complete game, as [`take_stock`](Self::take_stock) does.
+    ///
+    /// # Errors
+    /// `NotFound` or `Corrupt` if a game of the manifest is missing or unreadable.
+    pub(crate) fn take_whole_stock(&self) -> Result<Vec<GameInfo>> {
+        let listed = match Corpus::open(&self.dir) {
+            Ok(corpus) => corpus.games().to_vec(),
+            // Without a readable manifest the shards are all there is.
+            Err(_) if Manifest::read(&self.dir).is_err() => vec![],
+            Err(error) => return Err(error),
+        };
+        let found = self.take_stock()?.games;
+        let is_lost = |game: &&GameInfo| !found.iter().any(|own| own.file == game.file);
+        match listed.iter().find(is_lost) {
+            Some(game) => {
+                let path = self.dir.join(&game.file).display().to_string();
+                Err(Error::corrupt(path, "its header is damaged"))
+            }
+            None => Ok(found),
+        }
     }
 
     /// Adds a shard's game to `found`. An unreadable shard is ignored, so that its replay is imported again.
