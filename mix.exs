@@ -86,6 +86,7 @@ defmodule Sconce.MixProject do
         "Learning from play": [
           Sconce.PPO,
           Sconce.League,
+          Sconce.Dagger,
           Sconce.Rollout,
           Sconce.PPO.Curve,
           Sconce.PPO.Plan,

@@ -236,7 +236,7 @@ defmodule Sconce.LeagueTest do
       assert League.ranking(league) == [0, 1]
     end
 
-    test "of groups that never met are told apart in text, picture and table" do
+    test "of groups that never met carry a warning in text, picture and table" do
       league = rated([{"a", "b", :win}, {"b", "c", :win}, {"x", "y", :win}, {"y", "z", :win}])
       assert League.groups(league) == [["a", "b", "c"], ["x", "y", "z"]]
       assert inspect(league) =~ "6 players · 4 games · best a · 2 groups that have not met"
