@@ -580,17 +580,17 @@ defmodule Sconce.Corpus do
 
     player in [0, 1] || Options.argument!("player", player, "0 or 1")
 
-    with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
+    with {:ok, {rows, numbers, labels, {width, words?}}} <-
+           Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
       frames = for <<row::binary-size(size) <- rows>>, do: row
-      # Labels are u16, or f32 if a head chooses real values.
-      words? = byte_size(labels) == 2 * width * length(frames)
 
       labels =
         if words?,
           do: for(<<label::16-little <- labels>>, do: label),
           else: for(<<label::float-32-little <- labels>>, do: label)
 
+      # The last states have no answer.
       {:ok, Enum.zip(frames, Enum.chunk_every(labels, width))}
     end
   end

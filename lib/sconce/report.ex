@@ -228,7 +228,7 @@ defmodule Sconce.Report do
 
   defp one(corpus, entries, game, player) do
     with {:ok, entry} <- Reading.entry(entries, game),
-         {:ok, moments} <- Reading.moments(corpus, entry, game, player) do
+         {:ok, moments} <- Reading.moments(corpus, game, player) do
       report = new(players: Reading.names(entry, player), title: Reading.title(entry))
       {:ok, moments |> Enum.reduce(report, &put!(&2, &1)) |> finish()}
     end

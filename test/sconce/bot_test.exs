@@ -467,8 +467,7 @@ defmodule Sconce.BotTest do
 
   # The state after the last frame, which a recording lacks.
   defp last(corpus, index, before) do
-    {:ok, entries} = Sconce.Report.Reading.entries(corpus)
-    {:ok, moments} = Sconce.Report.Reading.moments(corpus, Enum.at(entries, index), index, 0)
+    {:ok, moments} = Sconce.Report.Reading.moments(corpus, index, 0)
     {frame, _stage, {own, opponent}} = List.last(moments)
     players = %{1 => as(before.players[1], own), 2 => as(before.players[2], opponent)}
     %{before | frame: frame, players: players}

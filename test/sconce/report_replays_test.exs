@@ -158,7 +158,7 @@ defmodule Sconce.ReportReplaysTest do
     assert games != [] and length(games) == length(entries)
 
     for {{entry, game}, index} <- entries |> Enum.zip(games) |> Enum.with_index() do
-      {:ok, moments} = Reading.moments(corpus, entry, index, 0)
+      {:ok, moments} = Reading.moments(corpus, index, 0)
       frames = for {frame, stage, {own, other}} <- moments, do: frame(frame, stage, own, other)
       [first | _] = frames
       countdown = for number <- -123..-41, do: %{first | frame: number}

@@ -514,8 +514,8 @@ defmodule Sconce.ReportTest do
       assert Enum.map(game.players, & &1.character) == entry.characters
       assert {:ok, [^game]} = Report.games(corpus)
 
-      {:ok, moments} = Reading.moments(corpus, entry, 0, 0)
-      {:ok, mirrored} = Reading.moments(corpus, entry, 0, 1)
+      {:ok, moments} = Reading.moments(corpus, 0, 0)
+      {:ok, mirrored} = Reading.moments(corpus, 0, 1)
       {number, stage, {own, opponent}} = List.last(moments)
       assert {number, own != opponent} == {game.last, true}
       assert List.last(mirrored) == {number, stage, {opponent, own}}

@@ -181,7 +181,8 @@ fn corpus_games<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
     call(env, "games", || encode(env, &corpus.get()?.0.games()))
 }
 
-/// One player's view of a game: `{raw rows (f32), values per row, labels, labels per row}`.
+/// One player's view of a game: `{raw rows (f32), values per row, labels, {labels per row, whether they are u16}}`. The last
+/// states of a game may have no label: there are fewer labels than rows.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_recording<'a>(
     env: Env<'a>,
@@ -197,16 +198,18 @@ fn corpus_recording<'a>(
         let view = views.get(player).ok_or_else(out_of_range)?;
         let heads = corpus.0.schema().heads();
         let (n, width) = (view.len(0), heads.num_labels());
-        let mut rows = vec![0.0; n * view.raw_width()];
+        let mut rows = vec![0.0; view.frames() * view.raw_width()];
         let mut labels = vec![0.0; n * width];
-        let each = rows.chunks_exact_mut(view.raw_width()).zip(labels.chunks_exact_mut(width));
-        for (t, (row, label)) in each.enumerate() {
+        for (t, row) in rows.chunks_exact_mut(view.raw_width()).enumerate() {
             view.raw(t, row)?;
+        }
+        for (t, label) in labels.chunks_exact_mut(width).enumerate() {
             view.labels(t, 0, false, &heads, label)?;
         }
         view.verify()?;
-        let labels = labels_to(env, &labels, heads.are_words());
-        Ok((to_binary(env, &rows), view.raw_width(), labels, width))
+        let words = heads.are_words();
+        let labels = labels_to(env, &labels, words);
+        Ok((to_binary(env, &rows), view.raw_width(), labels, (width, words)))
     })
 }
 

@@ -36,7 +36,7 @@ defmodule Sconce.Bot.Bridge.Recording do
   @moduledoc """
   A bridge to recorded games: the bot plays in the place of a player, whose recorded states come whatever it does.
 
-  It shows a bot at work, and its times, without a game.
+  It shows a bot that plays, and its times, without a game.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-recording-bridge-" <> System.pid())
       iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5, 1.0], [1, 0]}], into: dir, heads: [go: {:bernoulli, 1}])
@@ -62,8 +62,8 @@ defmodule Sconce.Bot.Bridge.Recording do
   # Bytes before the flag of a previous input in a packed frame of Melee: two players of 25 numbers, and the scene's four.
   @previous 4 * (25 + 25 + 4)
   @no_previous 4 * 14
-  # The number of the first recorded frame in Melee, at which players have control.
-  @control -40
+  # Bytes before the number of a frame of Melee: two players and the stage.
+  @number 4 * (25 + 25 + 1)
 
   @impl true
   def connect(opts) do
@@ -116,10 +116,15 @@ defmodule Sconce.Bot.Bridge.Recording do
     {{:frame, {number, row(row, bridge)}}, %{bridge | frames: rest, due: due}}
   end
 
-  defp numbered(recording, schema) do
-    first = if schema == :melee, do: @control, else: 0
-    for {{row, _labels}, i} <- Enum.with_index(recording, first), do: {i, row}
+  # A frame of Melee has its number; others are counted.
+  defp numbered(recording, :melee) do
+    for {<<_::binary-size(@number), number::float-32-little, _::binary>> = row, _labels} <-
+          recording,
+        do: {trunc(number), row}
   end
+
+  defp numbered(recording, _schema),
+    do: for({{row, _labels}, i} <- Enum.with_index(recording), do: {i, row})
 
   # A bridge that is behind does not hurry afterwards.
   defp wait(due, nil), do: due
