@@ -229,14 +229,14 @@ defmodule Sconce.Test.MeleeStates do
     {mx, my} = pad.main_stick
     {cx, cy} = pad.c_stick
 
-    for button <- @buttons,
-        into: %{
-          __struct__: ExPhil.Bridge.ControllerState,
-          main_stick: %{x: mx, y: my},
-          c_stick: %{x: cx, y: cy},
-          l_shoulder: pad.l_shoulder,
-          r_shoulder: pad.r_shoulder
-        },
-        do: {:"button_#{button}", pad.button[button]}
+    buttons = for button <- @buttons, into: %{}, do: {:"button_#{button}", pad.button[button]}
+
+    Map.merge(buttons, %{
+      __struct__: ExPhil.Bridge.ControllerState,
+      main_stick: %{x: mx, y: my},
+      c_stick: %{x: cx, y: cy},
+      l_shoulder: pad.l_shoulder,
+      r_shoulder: pad.r_shoulder
+    })
   end
 end

@@ -97,7 +97,9 @@ defmodule Sconce.Bot.Player do
   defp chosen(%{held: held, repeat: repeat, sent: {choices, _}} = player, number, row, _opts)
        when held > 0 and held < repeat and choices != nil do
     with {:ok, _action} <- step(player, number, row, choices) do
-      {:ok, player.sent, %{remember(player, number, row, player.sent) | held: held + 1}}
+      cooldown = max(player.cooldown - since(player, number), 0)
+      after_it = remember(player, number, row, player.sent)
+      {:ok, player.sent, %{after_it | held: held + 1, cooldown: cooldown}}
     else
       {:error, error} -> refused(player, error)
     end
@@ -257,15 +259,18 @@ defmodule Sconce.Bot.Player do
   defp airborne?(nil), do: nil
   defp airborne?({on_ground?, _squat?}), do: not on_ground?
 
-  # The cooldown counts game frames, and begins in jumpsquat and at the frame that leaves the ground.
+  # The cooldown counts game frames. It begins in jumpsquat and at the frame that leaves the ground, before the frames since
+  # the last decision are taken off, as in ExPhil.
   defp armed(player, nil, _number), do: player
 
   defp armed(%{debounce: debounce} = player, {on_ground?, squat?}, number) do
-    since = if player.last, do: max(number - player.last, 0), else: 1
-    cooldown = max(player.cooldown - since, 0)
     lift_off? = not on_ground? and player.airborne? == false
-    %{player | cooldown: if(squat? or lift_off?, do: max(cooldown, debounce), else: cooldown)}
+    cooldown = if squat? or lift_off?, do: max(player.cooldown, debounce), else: player.cooldown
+    %{player | cooldown: max(cooldown - since(player, number), 0)}
   end
+
+  defp since(%{last: nil}, _number), do: 1
+  defp since(%{last: last}, number), do: max(number - last, 0)
 
   # In the air, and in jumpsquat, a jump button that is not held may not be pressed while the cooldown runs or while the
   # other one is held. A held button may be held on.
