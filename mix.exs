@@ -57,6 +57,7 @@ defmodule Sconce.MixProject do
           Sconce.Bot.Bridge.Program,
           Sconce.Bot.Bridge.Recording,
           Sconce.Bot.Game,
+          Sconce.Compat.ExPhil.Agent,
           Sconce.Compat.Melee
         ],
         Games: [Sconce.Game],

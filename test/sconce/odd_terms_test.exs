@@ -31,6 +31,7 @@ defmodule Sconce.OddTermsTest do
     Trainer
   }
 
+  alias Sconce.Compat.ExPhil.Agent
   alias Sconce.Env.{Billiards, CartPole}
   alias Sconce.Evolve.{Archive, Neat, Population, Search, Strategy}
   alias Sconce.Monitor.Snapshot
@@ -62,6 +63,8 @@ defmodule Sconce.OddTermsTest do
     serving = start_supervised!({Serving, policy: valued})
     rollout = start_supervised!({Rollout, serving: serving})
     bot = start_supervised!({Bot, policy: policy, name: __MODULE__.Bot})
+    exphil = [policy_path: "test/golden/exphil/mlp_small.bin"]
+    agent = start_supervised!({Agent, exphil})
     {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
     endpoint = start_supervised!({Monitor.Endpoint, port: 0})
     {:ok, counter} = Monitor.counter("odd_terms_test_total")
@@ -95,6 +98,7 @@ defmodule Sconce.OddTermsTest do
 
     {:ok,
      %{
+       agent: agent,
        dir: dir,
        policy: policy,
        corpus: corpus,
@@ -153,6 +157,7 @@ defmodule Sconce.OddTermsTest do
     frame = [0.1, 0.2]
     training = [corpus: @nowhere, out: @nowhere]
     %{play: play, played: played} = context
+    melee = Sconce.Test.MeleeStates.state(0)
 
     [
       {Sconce.Compat, :compare, [policy, @nowhere]},
@@ -423,6 +428,19 @@ defmodule Sconce.OddTermsTest do
       {RangeTest, :write, [context.range, @nowhere]},
       {Report, :format, [report]},
       {Report, :title, [spec, 100]},
+      {Agent, :configure, [context.agent, [deterministic: true]]},
+      {Agent, :get_action, [context.agent, melee, [player_port: 1]]},
+      {Agent, :get_action_with_confidence, [context.agent, melee, [player_port: 1]]},
+      {Agent, :get_config, [context.agent]},
+      {Agent, :get_controller, [context.agent, melee, [player_port: 1]]},
+      {Agent, :get_controller_with_confidence, [context.agent, melee, [player_port: 1]]},
+      {Agent, :load_policy, [context.agent, @nowhere]},
+      {Agent, :reset_buffer, [context.agent]},
+      {Agent, :restore_state, [context.agent, "no snapshot"]},
+      {Agent, :snapshot_state, [context.agent]},
+      {Agent, :start_link, [[deterministic: true]]},
+      {Agent, :warmed_up?, [context.agent]},
+      {Agent, :warmup, [context.agent]},
       {Bot, :games, [context.bot]},
       {Bot, :info, [context.bot]},
       {Bot, :load, [context.bot, @nowhere]},
@@ -518,7 +536,7 @@ defmodule Sconce.OddTermsTest do
 
   # Defined by `use GenServer`, which does not check its argument.
   @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}, {Rollout, :child_spec, 1}] ++
-            [{Bot, :child_spec, 1}] ++
+            [{Agent, :child_spec, 1}, {Bot, :child_spec, 1}] ++
             [{Monitor.Endpoint, :child_spec, 1}, {Sconce.Evolve.Island, :child_spec, 1}]
 
   test "each public function of each public module has a row here", context do
@@ -800,6 +818,12 @@ defmodule Sconce.OddTermsTest do
   defp valued({:error, %Error{} = error}),
     do: if(String.valid?(Exception.message(error)), do: :ok, else: :message)
 
+  # The agent for apps of ExPhil has the errors that they match on.
+  defp valued({:error, {:policy_load_failed, reason}}), do: valued({:error, reason})
+  defp valued({:error, {:invalid_snapshot, %Error{} = error}}), do: valued({:error, error})
+  defp valued({:error, {:invalid_policy, _given}}), do: :ok
+  # Two rows start a process under the same odd name.
+  defp valued({:error, {:already_started, pid}}) when is_pid(pid), do: :ok
   defp valued({:error, other}), do: {:error, inspect(other, limit: 10)}
   defp valued(value), do: if(is_binary(inspect(value, limit: 5)), do: :ok)
 

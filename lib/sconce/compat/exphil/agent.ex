@@ -180,7 +180,14 @@ defmodule Sconce.Compat.ExPhil.Agent do
   end
 
   @doc """
-  Returns the controller input of a game state. Options are those of `get_action/3`; the moduledoc has an example.
+  Returns the controller input of a game state. Options are those of `get_action/3`.
+
+      iex> alias Sconce.Compat.ExPhil.Agent
+      iex> {:ok, agent} = Agent.start_link(policy_path: "test/golden/exphil/mlp_small.bin")
+      iex> state = %{__struct__: ExPhil.Bridge.GameState, frame: 7, stage: 32, menu_state: 2, players: %{}}
+      iex> {:error, error} = Agent.get_controller(agent, state, player_port: 1)
+      iex> Exception.message(error)
+      "frame: player at port 1 (the game has ports ) not found"
   """
   @spec get_controller(agent, term, keyword) :: {:ok, map} | {:error, term}
   def get_controller(agent, state, opts \\ []) do

@@ -102,7 +102,7 @@ defmodule Sconce.Compat.ExPhil.Catalogue do
                default: nil,
                max: 1_000_000,
                doc:
-                 "With `:stateful_step`, recomputes the state each so many frames (`{:resync, k}`)."
+                 "With `:stateful_step`, recomputes the state at each k-th frame (`{:resync, k}`)."
              ],
              ablate_prev_action: [
                type: :boolean,
