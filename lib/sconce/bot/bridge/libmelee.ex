@@ -38,10 +38,10 @@ defmodule Sconce.Bot.Bridge.Libmelee do
 
   @behaviour Sconce.Bot.Bridge
 
-  # Called by name, because the library may be missing.
-  @session Melee.Session
-  @console Melee.Console
-  @controller Melee.Controller
+  # Called by name, because the library may be missing. `Melee` alone is the alias above.
+  @session Elixir.Melee.Session
+  @console Elixir.Melee.Console
+  @controller Elixir.Melee.Controller
 
   @impl true
   def connect(opts) do
