@@ -106,8 +106,8 @@ defmodule Sconce.Compat.Melee do
 
   | kind of error | cause |
   |---|---|
-  | `:not_found` | no player at the port, or no opponent |
-  | `:mismatch` | more than two players, or not a state that `recognised?/1` accepts |
+  | `:not_found` | no player at the port, or no opponent, or a field of a player is missing |
+  | `:mismatch` | more than two players, a malformed player, or not a state that `recognised?/1` accepts |
 
   #{Options.docs(@frame)}
   """
@@ -132,6 +132,9 @@ defmodule Sconce.Compat.Melee do
          projectiles: state |> Map.get(:projectiles) |> projectiles(port)
        }}
     end
+  rescue
+    error in KeyError -> missing("#{inspect(error.key)} of #{inspect(error.term, limit: 5)}")
+    error in [BadMapError, FunctionClauseError] -> refuse(:mismatch, malformed(error))
   end
 
   def frame(other, port, _opts) when port in 1..4, do: refuse(:mismatch, expected(other))
@@ -141,6 +144,12 @@ defmodule Sconce.Compat.Melee do
     got = if is_struct(got), do: inspect(got.__struct__), else: inspect(got, limit: 5)
     expected = "a Melee.GameState or an ExPhil.Bridge.GameState"
     %{what: "game state", expected: expected, got: got}
+  end
+
+  # A player or a projectile without the fields of either library.
+  defp malformed(error) do
+    got = error |> Exception.message() |> String.split("\n") |> hd()
+    %{what: "game state", expected: "players and projectiles with positions and speeds", got: got}
   end
 
   defp players(players, port) do
