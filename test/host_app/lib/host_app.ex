@@ -9,7 +9,7 @@ defmodule HostApp do
     Supervisor.start_link(children, strategy: :one_for_one)
   end
 
-  @doc "Plays games of so many frames with a policy of ExPhil's, and prints a line about each."
+  @doc "Plays games of `frames` frames with a policy of ExPhil's, and prints a line about each."
   def play(policy, frames, seed) do
     IO.puts(HostApp.Play.agent(policy, frames))
     IO.puts(HostApp.Play.step(policy, frames))

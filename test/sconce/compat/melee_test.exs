@@ -2,10 +2,8 @@ defmodule Sconce.Compat.MeleeTest do
   use ExUnit.Case, async: true
 
   # `Melee` alone is another library in the doctests.
-  alias Sconce.{Action, Compat, Corpus, Error, Frame}
+  alias Sconce.{Action, Compat, Error, Frame}
   alias Sconce.Test.MeleeStates
-
-  import Sconce.Test.Scratch
 
   doctest Sconce.Compat.Melee
 
@@ -381,13 +379,13 @@ defmodule Sconce.Compat.MeleeTest do
       path = Path.join(unquote(replays), "validation/fox_multishine_closed.slp")
 
       {:ok, corpus} =
-        Corpus.import(path,
-          into: Path.join(tmp_dir!("melee"), "corpus"),
+        Sconce.Corpus.import(path,
+          into: Path.join(Sconce.Test.Scratch.tmp_dir!("melee"), "corpus"),
           min_frames: 1,
           progress: false
         )
 
-      {:ok, recording} = Corpus.recording(corpus, 0, 0)
+      {:ok, recording} = Sconce.Corpus.recording(corpus, 0, 0)
 
       for {row, _labels} <- recording do
         state = MeleeStates.of_row(row)

@@ -4,7 +4,7 @@ defmodule HostApp.Chaos do
   alias Sconce.Compat.ExPhil.Agent
   alias HostApp.{Match, Play}
 
-  # One child in so many frames is killed, within so many microseconds of a frame.
+  # A child is killed about every 20 frames, at most 400 microseconds after a frame begins.
   @every 20
   @within_us 400
   @patience_ms 5_000

@@ -647,6 +647,8 @@ defmodule Sconce.Compat.ExPhil.AgentTest do
             %{},
             %{b | players: %{}},
             %{b | players: %{1 => b.players[1]}},
+            %{b | players: %{1 => %{}, 2 => %{}}},
+            %{b | projectiles: [%{}]},
             %{b | stage: 99}
           ] do
         assert {:error, %Error{}} = Agent.get_action(agent, odd)
