@@ -33,7 +33,7 @@ defmodule Match do
     try do
       {plan, expected} = plan(games(opts[:corpus]), opts[:frames])
       path = Path.join(dir, "plan")
-      File.write!(path, :erlang.term_to_binary(plan))
+      MeleeStates.write_plan!(path, plan)
       policy = policy(opts[:policy])
       IO.puts("#{inspect(policy)}")
 
@@ -190,9 +190,9 @@ defmodule Match do
     gathered([])
   end
 
-  # The match is over when no frame has come for five seconds. A program that was killed takes less to start again.
+  # The match is over when no frame has come for ten seconds. A program that was killed takes less to start again.
   defp done(bot, latest, played) do
-    Process.sleep(5_000)
+    Process.sleep(10_000)
     {:ok, info} = Bot.info(bot)
     now = {info.played, info.game && info.game.frames}
 

@@ -29,6 +29,9 @@ defmodule Sconce.Bot do
   | cannot be read | the neutral input; the error is in the figures of the game |
   | is before control (-40 in Melee) | the neutral input |
 
+  The deadline counts from the moment at which the bridge brings the frame. Frames that wait before the bridge are
+  answered in order, each with a decision of its own.
+
   So a frame has one decision at most, and the memory of the policy is that of the inputs that went out. Between two
   games the memory is emptied. A game begins with its first frame, and ends with a menu, the bridge's word, a lost
   connection, or frame numbers that begin anew.
@@ -58,16 +61,17 @@ defmodule Sconce.Bot do
 
   ## Failures
 
-  A bridge that closes, raises or exits ends the game; the bot connects again, `:reconnect` times, and then stops with
-  `{:shutdown, error}` for its supervisor. A function of the app that raises is logged, and the bot plays on. When the bot
-  stops it sends the neutral input and disconnects. A serving that restarts costs the memory of the game.
+  A bridge that closes, raises or exits ends the game; the bot connects again, `:reconnect` times in a row, and then stops
+  with the error as its reason, so that its supervisor starts it anew. A function of the app that raises is logged, and the
+  bot plays on. When the bot stops it ends its game, sends the neutral input and disconnects. A serving that restarts costs
+  the memory of the game.
 
   ## Options
 
   #{Catalogue.docs(:start)}
   """
 
-  use Sconce.Server, restart: :transient, shutdown: 5_000
+  use Sconce.Server, shutdown: 5_000
 
   @typedoc "The pid or the name of a bot."
   @type bot :: GenServer.server()
@@ -95,7 +99,9 @@ defmodule Sconce.Bot do
           {:ok, pid}
 
         {:error, error} ->
-          GenServer.stop(pid)
+          Process.unlink(pid)
+          Process.exit(pid, :kill)
+          _ = Session.close(turn.player.session)
           {:error, error}
       end
     end
@@ -278,22 +284,22 @@ defmodule Sconce.Bot do
       Process.send_after(self(), :connect, options[:reconnect_ms])
       {:noreply, %{state | failures: state.failures + 1}}
     else
-      {:stop, {:shutdown, error}, state}
+      {:stop, error, state}
     end
   end
 
-  # The app's function for menus may raise, at each state anew: the first of equal errors is logged.
+  # The app's function for menus may raise, at each state anew: the first of errors of one kind is logged.
   defp answer(%{turn: turn, raised: raised} = state, event, came) do
     case Reader.guarded(fn -> Turn.event(turn, event, came) end) do
       {:ok, {reply, turn}} ->
         {reply, %{state | turn: turn}}
 
-      {:error, ^raised} ->
+      {:error, {^raised, _message}} ->
         {:none, %{state | turn: Turn.over(turn, :finished)}}
 
-      {:error, reason} ->
+      {:error, {kind, _message} = reason} ->
         Logger.error("a bot could not answer #{inspect(elem(event, 0))}: #{inspect(reason)}")
-        {:none, %{state | turn: Turn.over(turn, :finished), raised: reason}}
+        {:none, %{state | turn: Turn.over(turn, :finished), raised: kind}}
     end
   end
 
@@ -362,8 +368,10 @@ defmodule Sconce.Bot do
   @impl true
   def terminate(_reason, %{reader: nil}), do: :ok
 
-  def terminate(_reason, %{reader: reader, turn: turn}),
-    do: Reader.stop(reader, turn.game && Turn.neutral_action(turn), @stop_ms)
+  def terminate(_reason, %{reader: reader, turn: turn} = state) do
+    Reader.stop(reader, turn.game && Turn.neutral_action(turn), @stop_ms)
+    told(%{state | turn: Turn.over(turn, :stopped)})
+  end
 
   if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
   @doc false

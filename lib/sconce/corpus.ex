@@ -595,6 +595,16 @@ defmodule Sconce.Corpus do
     end
   end
 
+  @doc false
+  # The packed frames of one player's game. `recording/3` lacks the last ones, because no input answers them.
+  @spec states(t, non_neg_integer, 0 | 1) :: {:ok, [binary]} | {:error, Error.t()}
+  def states(%__MODULE__{handle: handle}, game, player) do
+    with {:ok, {rows, numbers, _labels, _widths}} <- Native.corpus_recording(handle, game, player) do
+      size = 4 * numbers
+      {:ok, for(<<row::binary-size(size) <- rows>>, do: row)}
+    end
+  end
+
   @doc """
   Returns a map for each value that is read from a replay: `group`, `name`, `source` (in the names of peppi), `since`
   (first version of the format), `fallback` (for older files), `conversion`, `dtype`.

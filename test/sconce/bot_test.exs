@@ -6,6 +6,7 @@ defmodule Sconce.BotTest do
   import ExUnit.CaptureLog
 
   alias Sconce.{Action, Bot, Embedding, Error, Game, Policy, Serving, Session}
+  alias Sconce.Bot.Player
   alias Sconce.Compat.Melee
   alias Sconce.Test.MeleeStates
 
@@ -120,7 +121,7 @@ defmodule Sconce.BotTest do
       assert {game.decisions, game.repeated} == {57, 57}
     end
 
-    test "skipped frames are counted, and frames that come after all are put into the memory" do
+    test "skipped frames are counted, and frames that come after all are answered by the newest input" do
       policy = policy()
       states = MeleeStates.game(160, inputs: fn _number -> nil end)
       {before, [a, b, c, d, e | rest]} = Enum.split(states, 120)
@@ -131,37 +132,9 @@ defmodule Sconce.BotTest do
       assert of_c == of_e and of_b == of_e
       after_it = play(bot, rest)
 
-      # The memory has all frames but a, in order, with the inputs that were in force.
-      {:ok, session} = Session.open(policy, seed: 7)
-
-      step = fn state, choices ->
-        {:ok, frame} = Melee.frame(state, 1)
-        opts = if choices, do: [choices: choices], else: []
-        {:ok, action} = Session.act(session, frame, [game_frame: state.frame] ++ opts)
-        action
-      end
-
-      last = before |> Enum.filter(&(&1.frame >= -40)) |> Enum.map(&step.(&1, nil)) |> List.last()
-
-      for {state, choices} <- [
-            {b, last.choices},
-            {c, last.choices},
-            {d, of_d.choices},
-            {e, of_e.choices}
-          ],
-          do: step.(state, choices)
-
-      logits = fn session, state ->
-        {:ok, frame} = Melee.frame(state, 1)
-        {:ok, action} = Session.act(session, frame, logits: true, deterministic: true)
-        action.logits
-      end
-
-      # Frames later, choices that are drawn differ in their random numbers; the states of the memory do not.
       assert length(after_it) == length(rest)
       game = consistent(ended(bot))
       assert {game.skipped, game.out_of_order} == {1, 2}
-      assert %{} = logits.(session, hd(rest))
       assert a.frame == -3
     end
 
@@ -266,29 +239,6 @@ defmodule Sconce.BotTest do
   end
 
   describe "late" do
-    # A policy of 2048 units whose session computes on a thread takes longer than a millisecond.
-    defp slow do
-      policy(
-        embedding: {:melee, layout: :packed},
-        backbone: :lstm,
-        hidden_size: 1024,
-        num_layers: 4
-      )
-    end
-
-    test "a frame whose deadline has passed is answered by the neutral input, and the memory steps over it" do
-      policy = slow()
-      bot = bot(policy: policy, deadline_ms: 1, session: [seed: 7, lane: :worker, weights: :f32])
-      states = MeleeStates.game(90)
-      answers = bot |> play(states) |> Enum.drop(83)
-      game = consistent(ended(bot))
-      assert game.late > 0
-
-      neutral = Melee.neutral()
-      late = Enum.count(answers, &(Map.take(&1, Map.keys(neutral)) == neutral))
-      assert late >= game.late
-    end
-
     test "frames that were late enter the memory with the neutral choices" do
       policy = policy()
       states = MeleeStates.game(100, inputs: fn _number -> nil end)
@@ -305,7 +255,7 @@ defmodule Sconce.BotTest do
         end)
 
       {:ok, session} = Session.open(policy, seed: 7, rollback: 8)
-      neutral = Sconce.Bot.Player.neutral(policy.spec)
+      neutral = Player.neutral(policy.spec)
 
       for {state, answer} <- Enum.zip(states, answers), state.frame >= -40 do
         {:ok, frame} = Melee.frame(state, 1)
@@ -314,6 +264,58 @@ defmodule Sconce.BotTest do
         {:ok, action} = Session.act(session, frame, [game_frame: state.frame] ++ opts)
         assert answer.choices == action.choices
       end
+    end
+
+    test "a decision that is taken back leaves a memory without it, also after many late frames" do
+      policy = policy()
+      {:ok, session} = Session.open(policy, seed: 7, rollback: 8)
+      player = Player.new(session, rollback: 8)
+      neutral = Player.neutral(policy.spec)
+
+      rows =
+        for state <- MeleeStates.game(110), state.frame >= -40 do
+          {:ok, frame} = Melee.frame(state, 1)
+          {:ok, row} = Embedding.pack(policy.spec.embedding, %{frame | previous_action: nil})
+          {state.frame, row}
+        end
+
+      {[{first, row} | late], [{taken, taken_row}, {last, last_row} | _]} = Enum.split(rows, 13)
+      {:ok, _sent, player} = Player.decide(player, first, row, [])
+
+      player =
+        for {number, row} <- late,
+            reduce: player,
+            do: (player -> elem(Player.late(player, number, row), 1))
+
+      assert length(player.owed) == 12
+      {:ok, _sent, made} = Player.decide(player, taken, taken_row, [])
+      assert made.owed == []
+      {_sent, player} = Player.take_back(player, made, taken, taken_row)
+
+      assert {:ok, {_choices, action}, _player} =
+               Player.decide(player, last, last_row, deterministic: true, logits: true)
+
+      {:ok, reference} = Session.open(policy, seed: 7)
+      {:ok, _action} = Session.act(reference, row)
+
+      for {_number, row} <- late ++ [{taken, taken_row}],
+          do: {:ok, _} = Session.act(reference, row, choices: neutral)
+
+      {:ok, expected} = Session.act(reference, last_row, deterministic: true, logits: true)
+      assert action.logits == expected.logits
+    end
+
+    test "frames that the policy refuses leave the memory after one error" do
+      policy = policy()
+      {:ok, session} = Session.open(policy, seed: 7)
+      player = Player.new(session, rollback: 8)
+      {:ok, frame} = Melee.frame(MeleeStates.state(0), 1)
+      {:ok, row} = Embedding.pack(policy.spec.embedding, frame)
+      {:ok, beyond} = Embedding.pack(policy.spec.embedding, put_in(frame.own.action, 5000))
+      {_sent, player} = Player.late(player, 0, beyond)
+      assert {:error, %Error{kind: :out_of_range}, player} = Player.decide(player, 1, row, [])
+      assert player.owed == []
+      assert {:ok, _sent, _player} = Player.decide(player, 1, row, [])
     end
 
     test "a policy without a neutral input sends nothing for a late frame" do
@@ -362,7 +364,89 @@ defmodule Sconce.BotTest do
     end
   end
 
+  describe "corrections" do
+    test "keep held choices and the cooldown of jumps" do
+      policy = policy()
+      states = MeleeStates.game(160, inputs: fn _number -> nil end)
+      opts = [policy: policy, action_repeat: 4, jump_debounce: 600]
+      plain = bot(opts)
+      shaken = bot(opts)
+      {before, [a, b | rest]} = Enum.split(states, 131)
+      assert play(plain, before) == play(shaken, before)
+      [of_a, of_b] = play(plain, [a, b])
+      # Both frames come again with other contents, and then as they were.
+      other = fn state -> put_in(state.players[2].percent, 77.0) end
+      assert [of_a, of_b] == play(shaken, [a, b])
+      assert Enum.uniq(play(shaken, [other.(a), other.(b), a, b])) == [of_b]
+      assert inputs(play(plain, rest)) == inputs(play(shaken, rest))
+    end
+
+    test "are in the report, the score and the recorded frames" do
+      test = self()
+      states = MeleeStates.game(200)
+      {before, [a, b, c | rest]} = Enum.split(states, 150)
+      other = put_in(b.players[1].percent, 50.0)
+
+      games =
+        for shaken <- [before ++ [a, b, c | rest], before ++ [a, c, b, other, c, b, c | rest]] do
+          bot = bot(record: true, on_game: &send(test, {:game, &1}))
+          play(bot, shaken)
+          ended(bot)
+          assert_receive {:game, game}
+          game
+        end
+
+      [plain, shaken] = games
+      assert {shaken.rollbacks, shaken.out_of_order, shaken.repeated} == {2, 1, 2}
+      assert shaken.report == plain.report
+      assert shaken.rows == plain.rows
+      assert shaken.percent == plain.percent
+    end
+  end
+
   describe "frames that cannot be read" do
+    test "at the begin of a game leave it its report, and are not skipped ones" do
+      bot = bot([])
+      [state | rest] = MeleeStates.game(150) |> Enum.drop(83)
+      assert {:ok, _neutral} = Bot.step(bot, %{state | players: %{}})
+      {first, [bad | later]} = Enum.split(rest, 20)
+      play(bot, first)
+      assert {:ok, _neutral} = Bot.step(bot, put_in(bad.players[2].percent, nil))
+      play(bot, later)
+      game = consistent(ended(bot))
+      assert {game.errors, game.skipped} == {2, 0}
+      assert game.report.frames == 66
+    end
+
+    test "as packed rows with numbers that are not finite are refused by name" do
+      bot = bot([])
+      {:ok, frame} = Melee.frame(MeleeStates.state(0), 1)
+      {:ok, row} = Embedding.pack(policy().spec.embedding, frame)
+      assert {:ok, _action} = Bot.step(bot, {0, row})
+
+      for {bits, at} <- [{0x7FC00000, 0}, {0xFF800000, 8}, {0x7F800001, byte_size(row) - 4}] do
+        <<before::binary-size(at), _::32, rest::binary>> = row
+
+        assert {:ok, neutral} =
+                 Bot.step(bot, {1, <<before::binary, bits::32-little, rest::binary>>})
+
+        assert neutral.confidence == nil
+      end
+
+      assert {:ok, %{confidence: %{}}} = Bot.step(bot, {1, row})
+      {:ok, info} = Bot.info(bot)
+
+      assert {info.game.errors, Exception.message(info.game.error)} ==
+               {3, "frame: frame is not finite (a packed number)"}
+    end
+
+    test "frames without a number of their own have the given one in reports" do
+      bot = bot([])
+      {:ok, frame} = Melee.frame(MeleeStates.state(0), 1)
+      for number <- 5..24, do: {:ok, _} = Bot.step(bot, {number, %{frame | frame: 0}})
+      assert %{frames: 20, first: 5, last: 24} = ended(bot).report
+    end
+
     test "are answered by the neutral input and named in the figures" do
       bot = bot([])
       [state | _] = states = MeleeStates.game(100)
@@ -376,7 +460,7 @@ defmodule Sconce.BotTest do
       assert play(bot, states) |> Enum.drop(83) |> inputs() == inputs(reference(policy(), states))
       bad = put_in(List.last(states).players[1].percent, :nan)
       assert {:ok, neutral} = Bot.step(bot, %{bad | frame: bad.frame + 1})
-      assert neutral.choices == Sconce.Bot.Player.neutral(policy().spec)
+      assert neutral.choices == Player.neutral(policy().spec)
 
       for odd <- [nil, 1, "frame", [], %{}, {:a, :b}, %{frame: nil}, {0, nil}],
           do: Bot.step(bot, odd)
@@ -571,19 +655,21 @@ defmodule Sconce.BotTest do
           reconnect_ms: 1
         )
 
-      assert_receive {:EXIT, ^bot, {:shutdown, %Error{kind: :unavailable}}}, 5_000
+      assert_receive {:EXIT, ^bot, %Error{kind: :unavailable}}, 5_000
       for _ <- 1..3, do: assert_received({:connected, _reader})
       refute_received {:connected, _reader}
     end
 
-    test "gets the neutral input when the bot stops" do
-      bot = bridged()
+    test "gets the neutral input when the bot stops, and the app the game" do
+      test = self()
+      bot = bridged(on_game: &send(test, {:game, &1}))
       [state | _] = MeleeStates.game(90) |> Enum.drop(85)
       event(bot, {:frame, state})
       assert_receive {:put, %Action{}}
       GenServer.stop(bot)
       assert_receive {:put, %Action{confidence: nil, main_stick: %{x: 0.5, y: 0.5}}}
       assert_receive :disconnected
+      assert_receive {:game, %{ended: :stopped, decisions: 1}}
     end
   end
 
@@ -664,6 +750,32 @@ defmodule Sconce.BotTest do
       assert Enum.any?(play(bot, later), &(&1.confidence != nil))
     end
 
+    test "of a serving that is down when a game begins play it once the serving is back" do
+      policy = policy()
+
+      serving =
+        start_supervised!({Serving, policy: policy, name: __MODULE__.Down},
+          id: :down,
+          restart: :temporary
+        )
+
+      bot = bot(policy: nil, serving: __MODULE__.Down)
+      states = MeleeStates.game(140)
+      play(bot, states)
+      assert Bot.step(bot, MeleeStates.menu()) == :none
+      monitor = Process.monitor(serving)
+      Process.exit(serving, :kill)
+      assert_receive {:DOWN, ^monitor, :process, _pid, _reason}
+      {down, up} = Enum.split(states, 100)
+      play(bot, down)
+      start_supervised!({Serving, policy: policy, name: __MODULE__.Down}, id: :up)
+      play(bot, up)
+      game = ended(bot)
+      assert length(Bot.games(bot)) == 2
+      assert game.errors in 17..20
+      assert game.decisions == 57 - game.errors
+    end
+
     test "of a declared game are played, and the input has the game's parts" do
       game =
         Game.new!(
@@ -692,9 +804,24 @@ defmodule Sconce.BotTest do
             {[policy: policy(), bridge: 3], "{module, options}"},
             {[policy: policy(), session: [frame_delay: 1]], "give it to the bot"},
             {[policy: policy(), port: 5], "port"},
+            {[policy: policy(), record: true], "option :record needs the option :on_game"},
+            {[policy: vectors(), frame_delay: :measure], "needs a policy of Melee's controller"},
+            {[policy: vectors(), jump_debounce: 3], "needs a policy of Melee's controller"},
             {[policy: policy(), jump_debonce: 1], "did you mean :jump_debounce"}
           ] do
         assert_raise ArgumentError, ~r/#{Regex.escape(message)}/, fn -> Bot.start_link(opts) end
+      end
+    end
+
+    defp vectors,
+      do: policy(embedding: {:vector, 1}, backbone: :mlp, heads: [go: {:bernoulli, 2}])
+
+    test "for a neutral input that is not the policy's are errors" do
+      for neutral <- [%{gone: 1}, %{go: [0]}, %{go: [0, 0, 0]}, %{}] do
+        assert {:error, %Error{kind: :mismatch, op: :bot} = error} =
+                 Bot.start_link(policy: vectors(), neutral: neutral)
+
+        assert Exception.message(error) =~ "neutral"
       end
     end
 

@@ -534,6 +534,11 @@ defmodule Sconce.ReportTest do
           heads: [go: {:bernoulli, 1}]
         )
 
+      {:ok, states} = Corpus.states(corpus, 0, 0)
+      still = fn _frame -> Sconce.Compat.Melee.neutral() end
+      {:ok, met} = Sconce.Dagger.append(Path.join(dir, "met"), [states], still)
+      assert {:error, %Error{kind: :mismatch} = error} = Report.of_corpus(met, 0)
+      assert Exception.message(error) =~ "relabelled"
       assert {:error, %Error{kind: :mismatch}} = Report.of_corpus(vectors, 0)
       assert {:error, %Error{kind: :mismatch}} = Report.games(vectors)
 

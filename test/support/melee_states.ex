@@ -170,6 +170,18 @@ defmodule Sconce.Test.MeleeStates do
     }
   end
 
+  @doc "Writes messages with their ticks for `test/support/replayer.exs`."
+  def write_plan!(path, plan) do
+    file = File.open!(path, [:write, :raw, :delayed_write])
+
+    for {ticks, message} <- plan do
+      message = if message == :die, do: <<>>, else: :erlang.term_to_binary(message)
+      :ok = :file.write(file, [<<ticks::32, byte_size(message)::32>>, message])
+    end
+
+    :ok = File.close(file)
+  end
+
   @doc "The same state as ExPhil's bridge passes it on."
   def exphil(state) do
     %{

@@ -39,7 +39,8 @@ defmodule Sconce.Bot.Catalogue do
       type: :pos_integer,
       default: 12,
       max: 60_000,
-      doc: "Milliseconds from a frame to its input. After that the neutral input is sent."
+      doc:
+        "Milliseconds from the moment at which the bridge brings a frame to its input. After that the neutral input is sent."
     ],
     action_repeat: [
       type: :pos_integer,
@@ -99,7 +100,7 @@ defmodule Sconce.Bot.Catalogue do
     record: [
       type: :boolean,
       default: false,
-      doc: "Whether a `Sconce.Bot.Game` has the packed frames of its game."
+      doc: "Whether the `Sconce.Bot.Game` of `:on_game` has the packed frames of its game."
     ],
     reconnect: [
       type: :non_neg_integer,

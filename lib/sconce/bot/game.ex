@@ -17,7 +17,7 @@ defmodule Sconce.Bot.Game do
   | `latency_us` | `median`, `p99` and `max` of the time from a frame to its input, in microseconds |
   | `result` | `:win`, `:loss` or `:draw` by stocks, then percent, of the last frame of a Melee game; else nil |
   | `stocks`, `percent` | `{own, opponent}` in the last frame |
-  | `ended` | `:finished`, `{:closed, reason}`, `:restarted` (frame numbers began anew), or what the bridge said |
+  | `ended` | `:finished`, `{:closed, reason}`, `:restarted` (frame numbers began anew), `:stopped` (the bot has stopped), or what the bridge said |
   | `report` | the `Sconce.Report` of a Melee game, else nil |
   | `rows` | packed frames in order, with `record: true`, else `[]` |
 
@@ -110,7 +110,7 @@ defmodule Sconce.Bot.Game do
         seconds: (System.monotonic_time(:millisecond) - game.began) / 1000,
         latency_us: latency(game),
         result: result(game.stocks, game.percent),
-        rows: Enum.reverse(game.rows)
+        rows: for({_number, row} <- Enum.reverse(game.rows), do: row)
     }
   end
 

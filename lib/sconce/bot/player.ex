@@ -6,18 +6,18 @@ defmodule Sconce.Bot.Player do
   # it with the choices that were sent, so that the next decision sees what was really played.
 
   alias Sconce.{Action, Error, Session}
+  alias Sconce.Bot.Row
   alias Sconce.Policy.Spec
 
-  # Byte offsets of the own player's action state and of `on_ground` in a packed frame of Melee.
-  @action 4 * 4
-  @on_ground 9 * 4
   # Jumpsquat, the frames between a jump's input and the jump.
   @jumpsquat 24
   @jump [:x, :y]
   # Frames that may wait to enter the memory. A bot that is further behind begins with an empty memory.
   @owed 600
 
-  @enforce_keys [:session, :melee?, :neutral, :repeat, :debounce, :kept]
+  # The fields that stay from game to game.
+  @kept [:session, :melee?, :neutral, :repeat, :debounce, :kept]
+  @enforce_keys @kept
   defstruct @enforce_keys ++
               [last: nil, row: nil, sent: nil, held: 0, cooldown: 0, airborne?: nil] ++
               [owed: [], past: [], gaps: []]
@@ -90,11 +90,11 @@ defmodule Sconce.Bot.Player do
   def decide(%__MODULE__{} = player, number, row, opts) do
     case settle(player) do
       {:ok, player} -> chosen(player, number, row, opts)
-      {:error, error, player} -> {:late, error, player}
+      {:error, error, player} -> refused(player, error)
     end
   end
 
-  defp chosen(%{held: held, repeat: repeat, sent: {choices, _}} = player, number, row, _opts)
+  defp chosen(%{held: held, repeat: repeat, sent: {choices, _}} = player, number, row, _)
        when held > 0 and held < repeat and choices != nil do
     with {:ok, _action} <- step(player, number, row, choices) do
       cooldown = max(player.cooldown - since(player, number), 0)
@@ -144,11 +144,14 @@ defmodule Sconce.Bot.Player do
     %{player | owed: [], past: []}
   end
 
-  @doc "Takes back a decision that was made too late, and its frame as one that was answered by the neutral input."
+  @doc """
+  Takes back a decision that was made too late, and its frame as one that was answered by the neutral input. `before` is the
+  player before the decision; what it owed has entered the memory since.
+  """
   @spec take_back(t, t, integer, binary) :: {sent, t}
   def take_back(%__MODULE__{} = before, %__MODULE__{} = made, number, row) do
     case before.neutral && Session.rollback(made.session, number) do
-      {:ok, _count} -> late(before, number, row)
+      {:ok, _count} -> late(%{before | owed: []}, number, row)
       # The decision stays in the memory.
       _kept -> {{made.neutral, nil}, %{made | sent: {made.neutral, nil}}}
     end
@@ -160,29 +163,37 @@ defmodule Sconce.Bot.Player do
   """
   @spec correct(t, integer, binary) :: {:ok, t} | {:error, Error.t(), t}
   def correct(%__MODULE__{} = player, number, row) do
-    later = for {at, _before, row, sent} <- player.past, at > number, do: {at, row, sent}
-
     with {:ok, player} <- settle(player),
-         {:ok, player, sent} <- back_to(player, number) do
-      [{number, row, sent} | Enum.reverse(later)]
-      |> Enum.reduce_while({:ok, player}, fn {at, row, {choices, _action} = sent},
-                                             {:ok, player} ->
-        with true <- choices != nil,
-             {:error, error} <- step(player, at, row, choices) do
-          {:halt, {:error, error, player}}
-        else
-          _stepped -> {:cont, {:ok, remember(player, at, row, sent)}}
-        end
-      end)
+         taken = taken(player, number),
+         {:ok, before, sent} <- back_to(player, number) do
+      {own, later} = Enum.split_with(taken, fn {at, _row, _sent, _counts} -> at == number end)
+      counts = with [{_at, _row, _sent, counts}] <- own, do: counts
+      again(before, [{number, row, sent, counts} | later])
     end
   end
 
-  @doc "Takes back all frames from `number` on, before a game repeats them."
-  @spec rollback(t, integer) :: {:ok, t} | {:error, Error.t(), t}
-  def rollback(%__MODULE__{} = player, number) do
-    with {:ok, player} <- settle(player),
-         {:ok, player, _sent} <- back_to(player, number),
-         do: {:ok, player}
+  # The frames from `number` on, oldest first, each with the counts of the player after it.
+  defp taken(player, number) do
+    {frames, _oldest} =
+      Enum.map_reduce(player.past, player, fn {at, before, row, sent}, after_it ->
+        counts = Map.take(after_it, [:held, :cooldown, :airborne?])
+        {{at, row, sent, counts}, before}
+      end)
+
+    frames |> Enum.filter(&(elem(&1, 0) >= number)) |> Enum.reverse()
+  end
+
+  defp again(player, frames) do
+    Enum.reduce_while(frames, {:ok, player}, fn {at, row, {choices, _} = sent, counts},
+                                                {:ok, player} ->
+      with true <- choices != nil,
+           {:error, error} <- step(player, at, row, choices) do
+        {:halt, {:error, error, player}}
+      else
+        _stepped ->
+          {:cont, {:ok, player |> remember(at, row, sent) |> Map.merge(Map.new(counts))}}
+      end
+    end)
   end
 
   # The player before frame `number`, and what was sent at that frame: that of the frame before it, if it was skipped.
@@ -206,29 +217,29 @@ defmodule Sconce.Bot.Player do
 
   @doc "Begins a new game with an empty memory."
   @spec reset(t) :: {:ok, t} | {:error, Error.t()}
-  def reset(%__MODULE__{session: session} = player) do
-    with :ok <- Session.reset(session) do
-      {:ok,
-       %__MODULE__{
-         session: session,
-         melee?: player.melee?,
-         neutral: player.neutral,
-         repeat: player.repeat,
-         debounce: player.debounce,
-         kept: player.kept
-       }}
-    end
-  end
+  def reset(%__MODULE__{session: session} = player),
+    do: with(:ok <- Session.reset(session), do: {:ok, blank(player)})
 
-  # Steps the memory over the frames that it lacks.
+  @doc "The player before any frame, whose session may be gone."
+  @spec blank(t) :: t
+  def blank(%__MODULE__{} = player),
+    do: struct!(__MODULE__, Map.take(player, @kept))
+
+  # Steps the memory over the frames that it lacks. A frame that the policy refuses is left out, so that it fails once.
   defp settle(%{owed: []} = player), do: {:ok, player}
 
   defp settle(%{owed: owed} = player) do
     [{number, row} | rest] = Enum.reverse(owed)
 
     case step(player, number, row, player.neutral) do
-      {:ok, _action} -> settle(%{player | owed: Enum.reverse(rest)})
-      {:error, error} -> {:error, error, player}
+      {:ok, _action} ->
+        settle(%{player | owed: Enum.reverse(rest)})
+
+      {:error, %Error{kind: kind} = error} when kind in [:deadline, :busy] ->
+        {:error, error, player}
+
+      {:error, error} ->
+        {:error, error, %{player | owed: Enum.reverse(rest)}}
     end
   end
 
@@ -238,8 +249,8 @@ defmodule Sconce.Bot.Player do
   defp remember(player, number, row, sent) do
     before = %{player | past: [], gaps: [], owed: []}
     past = Enum.take([{number, before, row, sent} | player.past], player.kept)
-    gaps = Enum.take(new_gaps(player, number) ++ List.delete(player.gaps, number), player.kept)
-    %{player | last: number, row: row, sent: sent, past: past, gaps: gaps}
+    gaps = Enum.uniq(new_gaps(player, number) ++ List.delete(player.gaps, number))
+    %{player | last: number, row: row, sent: sent, past: past, gaps: Enum.take(gaps, player.kept)}
   end
 
   defp new_gaps(%{last: last, kept: kept}, number) when is_integer(last) and number > last + 1,
@@ -249,9 +260,8 @@ defmodule Sconce.Bot.Player do
 
   # Whether the own player is on the ground, and in jumpsquat, in a frame of Melee; nil in another game.
   defp ground(%{melee?: true, debounce: debounce}, row) when debounce > 0 do
-    <<_::binary-size(@action), action::float-32-little, _::binary>> = row
-    <<_::binary-size(@on_ground), on_ground::float-32-little, _::binary>> = row
-    {on_ground > 0.5, action == @jumpsquat}
+    {action, on_ground?} = Row.ground(row)
+    {on_ground?, action == @jumpsquat}
   end
 
   defp ground(_player, _row), do: nil

@@ -3,8 +3,8 @@ defmodule Sconce.Bot.Turn do
   # The answer of a bot to one event of its game. It begins and ends games, places frames, decides, and counts. It knows no
   # process and no bridge.
 
-  alias Sconce.{Action, Embedding, Error, Game, Policy, Report, Serving, Session}
-  alias Sconce.Bot.{Delay, Player}
+  alias Sconce.{Action, Embedding, Error, Game, Policy, Report, Session}
+  alias Sconce.Bot.{Delay, Player, Row, Source}
   alias Sconce.Compat.Melee
   alias Sconce.Policy.Spec
 
@@ -12,13 +12,6 @@ defmodule Sconce.Bot.Turn do
   @control -40
   # Old frames in order after which a game has begun anew, although nothing said so.
   @anew 3
-  # Byte offsets in a packed frame of Melee: percent and stock of the own player, and the bytes of a player.
-  @stock 17 * 4
-  @player 25 * 4
-  # Byte offset of the previous input in it: two players and the scene's four numbers; then its bytes after the flag.
-  @previous 2 * @player + 4 * 4
-  @previous_width 13 * 4
-  @buttons [:a, :b, :x, :y, :z, :l, :r, :d_up]
   # Inputs that are kept for later frames.
   @logged 64
   # Most games whose figures are kept.
@@ -36,6 +29,7 @@ defmodule Sconce.Bot.Turn do
                 :report,
                 lag: 0,
                 log: %{},
+                refused: [],
                 old: {nil, 0},
                 played: 0,
                 games: [],
@@ -43,8 +37,9 @@ defmodule Sconce.Bot.Turn do
               ]
 
   @typedoc """
-  `sent` is the action that went out last, `log` the latest ones by frame number, and `lag` the delay of the session;
-  `ended` are games that ended since `take_ended/1`.
+  `sent` is the action that went out last, `log` the latest ones by frame number, and `lag` the delay of the session.
+  `refused` are numbers of frames after the last decision that could not be read. `ended` are games that ended since
+  `take_ended/1`.
   """
   @type t :: %__MODULE__{}
 
@@ -54,7 +49,8 @@ defmodule Sconce.Bot.Turn do
   @doc "Loads the policy and opens a session, which belongs to the caller."
   @spec open(keyword) :: {:ok, t} | {:error, Error.t()}
   def open(options) do
-    with {:ok, open, spec} <- source(options[:policy], options[:serving], options[:session]),
+    with {:ok, open, spec} <- Source.find(options[:policy], options[:serving], options[:session]),
+         :ok <- Source.suits!(options, spec),
          turn = %__MODULE__{
            options: options,
            spec: spec,
@@ -65,18 +61,6 @@ defmodule Sconce.Bot.Turn do
          },
          do: with_player(turn)
   end
-
-  defp source(nil, serving, opts) when serving != nil do
-    with {:ok, %{policy: policy}} <- Serving.info(serving),
-         do: {:ok, &Serving.open(serving, opts ++ &1), policy.spec}
-  end
-
-  defp source(path, nil, opts) when is_binary(path) do
-    with {:ok, policy} <- Policy.load(path), do: source(policy, nil, opts)
-  end
-
-  defp source(%Policy{spec: spec} = policy, nil, opts),
-    do: {:ok, &Session.open(policy, opts ++ &1), spec}
 
   defp first_frame(:auto, melee?), do: if(melee?, do: @control)
   defp first_frame(given, _melee?), do: given
@@ -96,31 +80,13 @@ defmodule Sconce.Bot.Turn do
     end
   end
 
-  @doc "Takes another policy, from the next game on or at once if no game is played."
+  @doc "Takes another policy at once. Its memory is empty."
   @spec load(t, Policy.t() | Path.t()) :: {:ok, t} | {:error, Error.t()}
   def load(%__MODULE__{options: options} = turn, policy) do
-    with {:ok, open, spec} <- source(policy, nil, options[:session]),
-         :ok <- same_game(turn.spec, spec),
+    with {:ok, open, spec} <- Source.find(policy, nil, options[:session]),
+         :ok <- Source.same_game(turn.spec, spec),
          do: with_player(%{turn | open: open, spec: spec})
   end
-
-  defp same_game(%Spec{embedding: old} = before, %Spec{embedding: new} = spec) do
-    if kind(old) == kind(new) and Player.melee?(before) == Player.melee?(spec) do
-      :ok
-    else
-      details = %{
-        what: "policy",
-        expected: "frames of #{inspect(kind(old))}",
-        got: inspect(kind(new))
-      }
-
-      {:error, %Error{kind: :mismatch, op: :load, details: details}}
-    end
-  end
-
-  defp kind({%Game{name: name}, _options}), do: name
-  defp kind(embedding) when is_tuple(embedding), do: elem(embedding, 0)
-  defp kind(embedding), do: embedding
 
   @doc """
   Answers one event of a bridge that came at `came`, in native monotonic time.
@@ -143,25 +109,36 @@ defmodule Sconce.Bot.Turn do
 
   defp state(turn, {number, frame}, came), do: frame(turn, number, frame, came)
   defp state(turn, %{frame: number} = frame, came), do: frame(turn, number, frame, came)
-  defp state(turn, other, _came), do: refuse(turn, unnumbered(other))
+  defp state(turn, other, _came), do: refuse(turn, nil, unnumbered(other))
 
   defp melee(turn, state, came) do
     port = Melee.port(state, turn.options[:port])
 
     case Melee.frame(state, port, stage_ids: turn.options[:stage_ids]) do
       {:ok, frame} -> frame(turn, state.frame, frame, came)
-      {:error, error} -> refuse(turn, error)
+      {:error, error} -> refuse(turn, number(state), error)
     end
   end
+
+  defp number(%{frame: number}) when is_integer(number), do: number
+  defp number(_state), do: nil
 
   defp frame(turn, number, frame, came) when is_integer(number) do
-    case Embedding.pack(turn.spec.embedding, frame) do
-      {:ok, row} -> turn |> begun(number) |> placed(number, row, observed(frame), came)
-      {:error, error} -> refuse(turn, error)
+    with {:ok, row} <- Embedding.pack(turn.spec.embedding, frame),
+         true <- not is_binary(frame) or Row.finite?(row) || not_finite() do
+      row = if turn.melee?, do: Row.numbered(row, number), else: row
+      turn |> begun(number) |> placed(number, row, observed(frame), came)
+    else
+      {:error, error} -> refuse(turn, number, error)
     end
   end
 
-  defp frame(turn, _number, frame, _came), do: refuse(turn, unnumbered(frame))
+  defp frame(turn, _number, frame, _came), do: refuse(turn, nil, unnumbered(frame))
+
+  defp not_finite,
+    do:
+      {:error,
+       %Error{kind: :non_finite, op: :frame, details: %{what: "frame", value: "a packed number"}}}
 
   defp unnumbered(got) do
     expected = "a game state, or {number, frame}"
@@ -173,9 +150,9 @@ defmodule Sconce.Bot.Turn do
   defp observed(_frame), do: nil
 
   # A frame that cannot be read is answered by the neutral input, and the memory does not see it.
-  defp refuse(turn, error) do
+  defp refuse(turn, number, error) do
     turn = counted(turn, :errors)
-    neutral(%{turn | game: %{turn.game | error: error}})
+    neutral(%{turn | game: %{turn.game | error: error}, refused: [number | turn.refused]})
   end
 
   defp neutral(turn) do
@@ -211,7 +188,7 @@ defmodule Sconce.Bot.Turn do
     cond do
       # All frames of the game so far could not be read.
       game.first == nil ->
-        fresh(%{turn | game: %{game | first: number}})
+        fresh(turn, game, number)
 
       number >= last - player.kept ->
         %{turn | old: {nil, 0}}
@@ -231,25 +208,26 @@ defmodule Sconce.Bot.Turn do
   end
 
   defp begin(turn, number) do
-    game = Sconce.Bot.Game.new(turn.played + 1)
-
-    turn = %{
-      turn
-      | played: turn.played + 1,
-        game: %{game | first: number},
-        old: {nil, 0},
-        sent: nil
-    }
-
-    turn = if turn.delay, do: %{turn | delay: Delay.new()}, else: turn
-    fresh(%{turn | report: if(turn.melee?, do: Report.new(players: {"bot", "opponent"}))})
+    turn = %{turn | played: turn.played + 1}
+    fresh(turn, Sconce.Bot.Game.new(turn.played), number)
   end
 
   # An empty memory. A session that has ended, such as that of a serving that restarted, is opened again.
-  defp fresh(%{player: player} = turn) do
+  defp fresh(%{player: player} = turn, game, number) do
+    turn = %{
+      turn
+      | game: %{game | first: number},
+        report: if(turn.melee?, do: Report.new(players: {"bot", "opponent"})),
+        delay: if(turn.delay, do: Delay.new()),
+        old: {nil, 0},
+        sent: nil,
+        log: %{},
+        refused: []
+    }
+
     case Player.reset(player) do
       {:ok, player} -> %{turn | player: player}
-      {:error, _error} -> renewed(turn)
+      {:error, _error} -> renewed(%{turn | player: Player.blank(player)})
     end
   end
 
@@ -269,7 +247,7 @@ defmodule Sconce.Bot.Turn do
     end
   end
 
-  defp placed(turn, number, row, seen, came) do
+  defp placed(turn, number, row, _seen, came) do
     case Player.place(turn.player, number, row) do
       :same ->
         turn |> counted(:repeated) |> again()
@@ -278,15 +256,15 @@ defmodule Sconce.Bot.Turn do
         turn |> counted(:out_of_order) |> again()
 
       :again ->
-        turn |> counted(:rollbacks) |> corrected(number, row) |> reported(row) |> again()
+        turn |> counted(:rollbacks) |> corrected(number, row) |> again()
 
       :gap when number < turn.player.last ->
         turn |> counted(:out_of_order) |> filled() |> corrected(number, row) |> again()
 
       place ->
         turn = if place == :gap, do: skipped(turn, number), else: turn
-        {reply, turn} = turn |> prepared(number) |> decided(number, row, came)
-        {reply, turn |> seen(number, row) |> logged(number) |> measured(number, seen)}
+        {reply, turn} = turn |> prepared() |> decided(number, row, came)
+        {reply, if(turn.player.last == number, do: seen(turn, number, row), else: turn)}
     end
   end
 
@@ -300,21 +278,30 @@ defmodule Sconce.Bot.Turn do
 
   defp counted(%{game: game} = turn, kind), do: %{turn | game: Sconce.Bot.Game.count(game, kind)}
 
-  defp skipped(%{game: game, player: %{last: last}} = turn, number),
-    do: %{turn | game: %{game | skipped: game.skipped + number - last - 1}}
+  # Frames that came and could not be read are not skipped.
+  defp skipped(%{game: game, player: %{last: last}} = turn, number) do
+    read = Enum.count(Enum.uniq(turn.refused), &(is_integer(&1) and &1 > last and &1 < number))
+    %{turn | game: %{game | skipped: game.skipped + number - last - 1 - read}}
+  end
 
   # A skipped frame that has come after all.
   defp filled(%{game: game} = turn), do: %{turn | game: %{game | skipped: game.skipped - 1}}
 
   defp corrected(turn, number, row) do
     case Player.correct(turn.player, number, row) do
-      {:ok, player} -> %{turn | player: player}
+      {:ok, player} -> restated(%{turn | player: player}, number)
       {:error, error, player} -> failed(%{turn | player: player}, error)
     end
   end
 
+  # A report takes a frame for all after it, so these follow again. They are those of before until the game repeats them.
+  defp restated(turn, number) do
+    frames = for {at, _before, row, _sent} <- turn.player.past, at >= number, do: {at, row}
+    Enum.reduce(Enum.reverse(frames), turn, fn {at, row}, turn -> stated(turn, at, row) end)
+  end
+
   # The first decision of a game, after the countdown has shown the delay.
-  defp prepared(%{player: %{last: nil}, delay: %Delay{}} = turn, _number) do
+  defp prepared(%{player: %{last: nil}, delay: %Delay{}} = turn) do
     case Delay.measure(turn.delay) do
       delay when is_integer(delay) and delay != turn.measured ->
         renewed(%{turn | measured: delay})
@@ -324,7 +311,7 @@ defmodule Sconce.Bot.Turn do
     end
   end
 
-  defp prepared(turn, _number), do: turn
+  defp prepared(turn), do: turn
 
   defp renewed(turn) do
     case with_player(turn) do
@@ -342,16 +329,16 @@ defmodule Sconce.Bot.Turn do
 
       left ->
         case Player.decide(before, number, row, deadline_ms: left) do
-          {:ok, {_choices, action} = sent, player} ->
+          {:ok, {_choices, action}, player} ->
             if left(options[:deadline_ms], came) == 0,
               do: too_late(turn, before, player, number, row),
-              else: answered(%{turn | player: player}, sent, action)
+              else: answered(%{turn | player: player}, action)
 
           {:late, _error, player} ->
             late(%{turn | player: player}, number, row)
 
           {:error, error, player} ->
-            %{turn | player: player} |> refuse(error) |> reopened(error)
+            %{turn | player: player} |> refuse(number, error) |> reopened(error)
         end
     end
   end
@@ -362,9 +349,9 @@ defmodule Sconce.Bot.Turn do
     max(div(deadline_ms * 1000 - past + 999, 1000), 0)
   end
 
-  defp answered(turn, _sent, nil), do: turn |> counted(:decisions) |> again()
+  defp answered(turn, nil), do: turn |> counted(:decisions) |> again()
 
-  defp answered(turn, _sent, action),
+  defp answered(turn, action),
     do: {{:input, action}, counted(%{turn | sent: action}, :decisions)}
 
   defp late(turn, number, row) do
@@ -384,59 +371,39 @@ defmodule Sconce.Bot.Turn do
 
   defp reopened(answer, _error), do: answer
 
-  # Remembers what the frame says of the game.
-  defp seen(%{melee?: true, game: game} = turn, number, row) do
-    <<percent::float-32-little, _::binary-size(@stock - 4), stock::float-32-little, _::binary>> =
-      row
-
-    <<_::binary-size(@player), of_opponent::float-32-little, _::binary-size(@stock - 4),
-      stocks::float-32-little, _::binary>> = row
-
-    game = %{game | percent: {percent, of_opponent}, stocks: {trunc(stock), trunc(stocks)}}
-    row = if turn.options[:record], do: led_to(row, turn.log[number - 1 - turn.lag]), else: row
-    %{turn | game: game} |> reported(row) |> kept(row)
+  # After a decision, or the neutral input in its place.
+  defp seen(%{sent: sent, log: log} = turn, number, row) do
+    turn = stated(%{turn | refused: []}, number, row)
+    %{turn | log: log |> Map.delete(number - @logged) |> Map.put(number, sent)}
   end
 
-  defp seen(turn, _number, row), do: kept(turn, row)
+  # Remembers what a frame says of the game, in the place of what it said before.
+  defp stated(%{melee?: true, game: game, options: options} = turn, number, row) do
+    {percent, stocks} = Row.score(row)
 
-  # A recorded frame has the input that led to it: the one that the game reports, or else the one that the bot sent.
-  defp led_to(
-         <<before::binary-size(@previous), exists::float-32-little,
-           _::binary-size(@previous_width), rest::binary>>,
-         %Action{buttons: %{}} = action
-       )
-       when exists == 0.0 do
-    buttons = for name <- @buttons, into: <<>>, do: <<pressed(action, name)::float-32-little>>
-    %{main_stick: main, c_stick: c} = action
+    # A recorded frame has the input that led to it: the one that the game reports, or else the one that the bot sent.
+    row = Row.with_input(row, turn.log[number - 1 - turn.lag])
+    rows = if options[:record], do: recorded(game.rows, number, row), else: []
+    report = with {:error, _too_old} <- Report.add(turn.report, row), do: {:ok, turn.report}
 
-    <<before::binary, 1.0::float-32-little, buttons::binary, main.x::float-32-little,
-      main.y::float-32-little, c.x::float-32-little, c.y::float-32-little,
-      action.shoulder::float-32-little, rest::binary>>
+    %{
+      turn
+      | report: elem(report, 1),
+        game: %{game | percent: percent, stocks: stocks, rows: rows}
+    }
   end
 
-  defp led_to(row, _action), do: row
-
-  defp pressed(action, name), do: if(action.buttons[name], do: 1.0, else: 0.0)
-
-  # The inputs of the last second or so.
-  defp logged(%{log: log, options: options, sent: sent} = turn, number) do
-    if options[:record] and turn.melee?,
-      do: %{turn | log: log |> Map.delete(number - @logged) |> Map.put(number, sent)},
-      else: turn
+  defp stated(%{game: game, options: options} = turn, number, row) do
+    rows = if options[:record], do: recorded(game.rows, number, row), else: []
+    %{turn | game: %{game | rows: rows}}
   end
 
-  # A frame that is repeated with other contents takes the place of the earlier one and of those after it, which follow.
-  defp reported(%{report: nil} = turn, _row), do: turn
+  # Rows by number, the newest first.
+  defp recorded([{at, _} = later | rest], number, row) when at > number,
+    do: [later | recorded(rest, number, row)]
 
-  defp reported(%{report: report} = turn, row) do
-    case Report.add(report, row) do
-      {:ok, report} -> %{turn | report: report}
-      {:error, _error} -> turn
-    end
-  end
-
-  defp kept(%{options: options, game: game} = turn, row),
-    do: if(options[:record], do: %{turn | game: %{game | rows: [row | game.rows]}}, else: turn)
+  defp recorded([{number, _before} | rest], number, row), do: [{number, row} | rest]
+  defp recorded(rows, number, row), do: [{number, row} | rows]
 
   defp measured(%{delay: nil} = turn, _number, _seen), do: turn
 

@@ -3,7 +3,7 @@ defmodule Sconce.Report.Reading do
   # Reads what a report needs of a frame: the moment `{frame, stage, players}`. A player is
   # `{percent, action, action_frame, stocks, character}`.
 
-  alias Sconce.{Corpus, Error, Frame, Native}
+  alias Sconce.{Corpus, Error, Frame}
 
   @doc "Returns the moment of a frame in one of its forms."
   def moment(
@@ -31,10 +31,17 @@ defmodule Sconce.Report.Reading do
   end
 
   @doc "Returns the entries of a corpus of Melee."
-  def entries(%Corpus{info: %{schema: :melee}} = corpus), do: Corpus.games(corpus)
+  def entries(%Corpus{info: %{schema: :melee, relabelled: false}} = corpus),
+    do: Corpus.games(corpus)
 
   def entries(%Corpus{info: info}) do
-    got = if is_map(info), do: info[:schema], else: nil
+    got =
+      case info do
+        %{relabelled: true} -> "frames of play, relabelled"
+        %{schema: schema} -> schema
+        _other -> nil
+      end
+
     {:error, error(:mismatch, %{what: "corpus", expected: "games of Melee", got: got})}
   end
 
@@ -59,15 +66,9 @@ defmodule Sconce.Report.Reading do
 
   @doc "Returns the moments of a game, in which the given player is the first one."
   def moments(corpus, game, player) do
-    with {:ok, {rows, numbers, _labels, _widths}} <-
-           Native.corpus_recording(corpus.handle, game, player),
-         do: {:ok, rows |> recorded(4 * numbers) |> Enum.uniq_by(&elem(&1, 0))}
-  end
-
-  defp recorded(rows, size) do
-    for <<row::binary-size(size) <- rows>> do
-      {:ok, moment} = moment(row)
-      moment
+    with {:ok, rows} <- Corpus.states(corpus, game, player) do
+      moments = for row <- rows, do: row |> moment() |> elem(1)
+      {:ok, Enum.uniq_by(moments, &elem(&1, 0))}
     end
   end
 

@@ -10,7 +10,7 @@ defmodule Sconce.Bot.Bridge.ProgramTest do
   @replayer Path.expand("../../support/replayer.exs", __DIR__)
 
   defp bridge(dir, plan) do
-    File.write!(Path.join(dir, "plan"), :erlang.term_to_binary(plan))
+    MeleeStates.write_plan!(Path.join(dir, "plan"), plan)
     files = [Path.join(dir, "plan"), "1000.0", Path.join(dir, "log")]
     args = ["--erl", "-noinput", @replayer] ++ files
     {Program, command: System.find_executable("elixir"), args: args}

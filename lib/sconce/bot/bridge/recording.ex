@@ -1,5 +1,6 @@
 defmodule Sconce.Bot.Bridge.Recording do
   alias Sconce.{Corpus, Options}
+  alias Sconce.Bot.Row
 
   @connect [
     corpus: [type: :any, required: true, doc: "A `Sconce.Corpus`, or its folder."],
@@ -59,12 +60,6 @@ defmodule Sconce.Bot.Bridge.Recording do
 
   @behaviour Sconce.Bot.Bridge
 
-  # Bytes before the flag of a previous input in a packed frame of Melee: two players of 25 numbers, and the scene's four.
-  @previous 4 * (25 + 25 + 4)
-  @no_previous 4 * 14
-  # Bytes before the number of a frame of Melee: two players and the stage.
-  @number 4 * (25 + 25 + 1)
-
   @impl true
   def connect(opts) do
     options = Options.validate!(opts, @connect)
@@ -99,9 +94,9 @@ defmodule Sconce.Bot.Bridge.Recording do
   end
 
   def next(%{frames: nil, left: [game | left]} = bridge, timeout_ms) do
-    case Corpus.recording(bridge.corpus, game, bridge.options[:player]) do
-      {:ok, recording} ->
-        frames = numbered(recording, bridge.corpus.info.schema)
+    case Corpus.states(bridge.corpus, game, bridge.options[:player]) do
+      {:ok, rows} ->
+        frames = numbered(rows, bridge.corpus.info.schema)
         next(%{bridge | frames: frames, left: left}, timeout_ms)
 
       {:error, error} ->
@@ -117,32 +112,20 @@ defmodule Sconce.Bot.Bridge.Recording do
   end
 
   # A frame of Melee has its number; others are counted.
-  defp numbered(recording, :melee) do
-    for {<<_::binary-size(@number), number::float-32-little, _::binary>> = row, _labels} <-
-          recording,
-        do: {trunc(number), row}
-  end
-
-  defp numbered(recording, _schema),
-    do: for({{row, _labels}, i} <- Enum.with_index(recording), do: {i, row})
+  defp numbered(rows, :melee), do: for(row <- rows, do: {Row.number(row), row})
+  defp numbered(rows, _schema), do: for({row, i} <- Enum.with_index(rows), do: {i, row})
 
   # A bridge that is behind does not hurry afterwards.
   defp wait(due, nil), do: due
 
   defp wait(due, hz) do
     due = max(due + round(1_000_000 / hz), System.monotonic_time(:microsecond))
-    Process.sleep(div(due - System.monotonic_time(:microsecond), 1000))
+    Process.sleep(max(div(due - System.monotonic_time(:microsecond), 1000), 0))
     due
   end
 
-  defp row(row, %{options: options, corpus: %{info: %{schema: :melee}}}) do
-    if options[:previous] == :own do
-      <<before::binary-size(@previous), _input::binary-size(@no_previous), rest::binary>> = row
-      <<before::binary, 0::size(8 * @no_previous), rest::binary>>
-    else
-      row
-    end
-  end
+  defp row(row, %{options: options, corpus: %{info: %{schema: :melee}}}),
+    do: if(options[:previous] == :own, do: Row.without_input(row), else: row)
 
   defp row(row, _bridge), do: row
 
