@@ -61,7 +61,7 @@ play = fn play, due ->
 
       case {Replayer.until(due, port, now, write), message} do
         {:over, _message} ->
-          :end
+          :over
 
         {:due, :die} ->
           write.(["sent", now.(), "die"])
@@ -77,8 +77,6 @@ play = fn play, due ->
   end
 end
 
-play.(play, now.())
-
-# The last inputs, and the end of the bot.
-Replayer.until(now.() + 3_600_000_000, port, now, write)
+# After the last message come the last inputs, and the end of the bot.
+if play.(play, now.()) == :end, do: Replayer.until(now.() + 3_600_000_000, port, now, write)
 :file.sync(file)
