@@ -244,3 +244,29 @@ fn a_game_is_read_with_the_delay_of_its_play() {
     assert_eq!(serde_json::to_value(known.info()).unwrap()["frame_delay"], 3);
     assert!(serde_json::to_value(unknown.info()).unwrap().get("frame_delay").is_none());
 }
+
+#[test]
+fn a_known_game_with_another_frame_delay_is_refused() {
+    let (dir, replays) = corpus(&[Fixture::default()]);
+    let played = &replays.views(&[0]).unwrap()[0];
+    let game = rows(played, |t| next(played, t), |_| 1.0);
+    for (at, first, second, said) in [
+        ("without", None, Some(3), "expected none, got 3"),
+        ("with", Some(3), None, "expected 3, got none"),
+    ] {
+        let met = dir.path().join(at);
+        let append = |delay| {
+            let mut builder = Builder::append(&Schema::relabelled(None), &met, delay)?;
+            let added = builder.add_rows(&game)?;
+            builder.finish().map(|corpus| (added, corpus.games().len()))
+        };
+        assert_eq!(append(first).unwrap(), (true, 1));
+        assert_eq!(append(first).unwrap(), (false, 1));
+        let refused = append(second).unwrap_err();
+        let message = refused.to_string();
+        assert_eq!(refused.kind(), Kind::Mismatch);
+        assert!(message.contains("game 1, frame_delay of a known game"), "{message}");
+        assert!(message.contains(said), "{message}");
+        assert_eq!(append(first).unwrap(), (false, 1));
+    }
+}

@@ -1,6 +1,6 @@
 //! Builds corpora from memory: vectors with labels, or rows of a declared game.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -85,6 +85,8 @@ pub struct Builder {
     games: Vec<GameInfo>,
     /// The games of the earlier corpus if they stay.
     kept: Option<Vec<GameInfo>>,
+    /// The frame delay of each kept and added game, by its digest.
+    known: HashMap<String, Option<u16>>,
     /// Frame delay of the play of the added games.
     frame_delay: Option<u16>,
     finished: bool,
@@ -97,12 +99,22 @@ impl Builder {
         let writer = Writer::open(dir, schema)?;
         let before = writer.take_stock()?.games.into_iter().map(|game| game.file).collect();
         let (schema, dir) = (schema.clone(), dir.to_path_buf());
-        let (games, kept, frame_delay) = (vec![], None, None);
-        Ok(Builder { writer, schema, dir, before, games, kept, frame_delay, finished: false })
+        let (games, kept, known, frame_delay) = (vec![], None, HashMap::new(), None);
+        Ok(Builder {
+            writer,
+            schema,
+            dir,
+            before,
+            games,
+            kept,
+            known,
+            frame_delay,
+            finished: false,
+        })
     }
 
-    /// Opens the corpus in `dir`, or a new one, to add games to it, which were played with this delay. Games that an interrupted call has written are taken
-    /// over.
+    /// Opens the corpus in `dir`, or a new one, to add games to it, which were played with this delay. Games that an
+    /// interrupted call has written are taken over.
     ///
     /// # Errors
     /// `Corrupt` or `NotFound` if a game of the corpus cannot be read, because the new manifest would lose it.
@@ -111,13 +123,27 @@ impl Builder {
         let writer = Writer::open(dir, schema)?;
         let kept = writer.take_whole_stock()?;
         let before = kept.iter().map(|game| game.file.clone()).collect();
+        let known = kept.iter().map(|game| (game.digest.clone(), game.frame_delay)).collect();
         let (schema, dir, games) = (schema.clone(), dir.to_path_buf(), vec![]);
         let kept = Some(kept);
-        Ok(Builder { writer, schema, dir, before, games, kept, frame_delay, finished: false })
+        Ok(Builder {
+            writer,
+            schema,
+            dir,
+            before,
+            games,
+            kept,
+            known,
+            frame_delay,
+            finished: false,
+        })
     }
 
     /// Adds one played game of a declared game. A row holds the frame, the input and the extra columns, in the
     /// order of the declaration. Returns false for a game that an extended corpus has already.
+    ///
+    /// # Errors
+    /// `Mismatch` for a known game with another frame delay, because the corpus would keep the old one.
     ///
     /// # Shapes
     /// `rows [n, fields + values of an input + extra columns]`; of relabelled frames
@@ -143,10 +169,18 @@ impl Builder {
         }
         columns.iter().for_each(|c| hash.update(c.bytes()));
         let digest = hex(&hash.finalize());
-        let mut known = self.kept.iter().flatten().chain(&self.games);
-        if known.any(|game| game.digest == digest) {
-            return Ok(false);
+        if let Some(delay) = self.known.get(&digest) {
+            let shown = |delay: Option<u16>| delay.map_or("none".into(), |delay| delay.to_string());
+            return match *delay == self.frame_delay {
+                true => Ok(false),
+                false => Err(Error::mismatch(
+                    format!("{source}, frame_delay of a known game"),
+                    shown(*delay),
+                    shown(self.frame_delay),
+                )),
+            };
         }
+        self.known.insert(digest.clone(), self.frame_delay);
         let game = GameInfo { digest, source, frames, frame_delay: self.frame_delay, ..described };
         self.games.push(self.writer.add(game, columns)?);
         Ok(true)
