@@ -94,7 +94,7 @@ impl Preferred {
             frames.extend(selected?);
         }
         let all: usize = views.iter().map(|view| view.len(delay)).sum();
-        // The remaining windows are drawn from all frames, including these.
+        // The remaining windows are drawn from all frames, including these and those without an answer.
         let more = (oversample - 1.0) * frames.len() as f64 / all.max(1) as f64;
         let share = more / (1.0 + more);
         Ok(Preferred { frames, before, share })
@@ -135,14 +135,14 @@ fn selected(view: &View, reader: &Reader, delay: usize, rule: &Rule) -> Result<V
     Ok(found)
 }
 
-/// The frames with a label for which `wanted` is true.
+/// The answered frames for which `wanted` is true.
 fn each(
     view: &View,
     delay: usize,
     mut wanted: impl FnMut(usize) -> Result<bool>,
 ) -> Result<Vec<u32>> {
     let mut found = vec![];
-    for t in 0..view.len(delay) {
+    for t in view.answered(delay) {
         if wanted(t)? {
             found.push(t as u32);
         }
@@ -150,12 +150,16 @@ fn each(
     Ok(found)
 }
 
+/// The frames whose action differs from the one that was played before it.
 fn changes(view: &View, reader: &Reader, delay: usize) -> Result<Vec<u32>> {
     let heads = &reader.heads;
     let (mut now, mut last) = (vec![0.0; heads.num_labels()], vec![0.0; heads.num_labels()]);
+    // The label before is the action before, except that an expert's answer was not played.
+    let follows = !view.schema().is_relabelled();
     each(view, delay, |t| {
         view.labels(t, reader.delay, false, heads, &mut now)?;
-        let known = t > 0 || view.labels_before(t, reader.delay, false, heads, &mut last)?;
+        let known =
+            follows && t > 0 || view.labels_before(t, reader.delay, false, heads, &mut last)?;
         let changed = known && now != last;
         std::mem::swap(&mut now, &mut last);
         Ok(changed)

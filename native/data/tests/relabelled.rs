@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 
 use sconce_data::{
-    Builder, Corpus, Filter, Mixture, Reader, Sampler, SamplerOptions, Schema, View,
+    Builder, Corpus, Filter, Mixture, Reader, Sampler, SamplerOptions, Sampling, Schema, View,
 };
 use sconce_data::{Share, verify};
 use sconce_fixtures::Fixture;
@@ -269,4 +269,59 @@ fn a_known_game_with_another_frame_delay_is_refused() {
         assert!(message.contains(said), "{message}");
         assert_eq!(append(first).unwrap(), (false, 1));
     }
+}
+
+fn walk() -> Schema {
+    let declaration: Declaration = serde_json::from_value(json!({
+        "name": "walk", "version": 1, "fields": [{"name": "x", "kind": "number"}],
+        "input": [{"name": "go", "kind": {"flags": ["left"]}}],
+    }))
+    .unwrap();
+    Schema::relabelled(Some(declaration))
+}
+
+/// A game of 60 frames of [`walk`]: the played button, and the answered button with its weight, in each frame.
+fn walked(dir: &Path, played: fn(usize) -> f32, answer: fn(usize) -> (f32, f32)) -> Corpus {
+    let row = |t: usize| {
+        let (answer, weight) = answer(t);
+        [t as f32 + 0.5, 1.0, played(t), answer, weight]
+    };
+    let mut builder = Builder::append(&walk(), dir, Some(1)).unwrap();
+    builder.add_rows(&(0..60).flat_map(row).collect::<Vec<_>>()).unwrap();
+    builder.finish().unwrap()
+}
+
+#[test]
+fn frames_without_an_answer_are_not_drawn_more_often() {
+    let dir = tempfile::tempdir().unwrap();
+    let drawn = |corpus: &Corpus, sampling| {
+        let reader = Reader::new(walk().embedding(), walk().heads(), 0);
+        let options = SamplerOptions {
+            window: 4,
+            sampling,
+            action_oversample: 50.0,
+            ..SamplerOptions::default()
+        };
+        let sampler = Sampler::new(corpus.views(&[0]).unwrap(), reader, options).unwrap();
+        sampler.batch(0, 64).unwrap()
+    };
+    // The frames without an answer hold a pressed button, which nobody chose.
+    let skipping = walked(
+        &dir.path().join("skipping"),
+        |_| 0.0,
+        |t| match t % 5 {
+            2 => (1.0, 0.0),
+            _ => (0.0, 1.0),
+        },
+    );
+    for sampling in [Sampling::Buttons, Sampling::Transitions] {
+        assert_eq!(drawn(&skipping, sampling), drawn(&skipping, Sampling::Shuffled));
+    }
+    // An answer that differs from the played input is a change, also if all answers are the same.
+    let differing = walked(&dir.path().join("differing"), |t| (t == 30).into(), |_| (0.0, 1.0));
+    let batch = drawn(&differing, Sampling::Transitions);
+    assert_ne!(batch, drawn(&differing, Sampling::Shuffled));
+    let around = batch.frames.continuous.chunks_exact(batch.frames.continuous.len() / 64);
+    let near = around.filter(|window| window.contains(&29.5)).count();
+    assert!(near > 24, "{near} of 64 windows have the answer after the changed input");
 }
