@@ -100,9 +100,12 @@ fn readable(corpus: &Corpus, shard: &Arc<Shard>, game: usize) -> Result<()> {
     let heads = corpus.schema().heads();
     for view in corpus.views_of(shard, game)? {
         let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0.0; heads.num_labels()]);
-        for t in 0..view.len(0) {
+        // States at the end of a game may have no label.
+        for t in 0..view.frames() {
             view.raw(t, &mut raw)?;
-            view.labels(t, 0, false, &heads, &mut labels)?;
+            if t < view.len(0) {
+                view.labels(t, 0, false, &heads, &mut labels)?;
+            }
             finite(&view, t, &raw)?;
         }
         view.verify()?;

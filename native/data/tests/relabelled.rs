@@ -325,3 +325,29 @@ fn frames_without_an_answer_are_not_drawn_more_often() {
     let near = around.filter(|window| window.contains(&29.5)).count();
     assert!(near > 24, "{near} of 64 windows have the answer after the changed input");
 }
+
+#[test]
+fn the_last_states_of_a_game_without_a_digest_are_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = walked(dir.path(), |_| 0.0, |_| (0.0, 1.0));
+    let shard = dir.path().join(&corpus.games()[0].file);
+    assert_eq!((corpus.views(&[0]).unwrap()[0].len(0), corpus.games()[0].frames), (59, 60));
+    let manifest = dir.path().join("manifest.json");
+    let mut listed: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    listed["games"][0]["contents"] = "".into();
+    std::fs::write(&manifest, listed.to_string()).unwrap();
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let contents = format!("\\\"contents\\\":\\\"{}\\\"", corpus.games()[0].contents);
+    let none = format!("{:width$}", "\\\"contents\\\":\\\"\\\"", width = contents.len());
+    let mut replace = |from: &[u8], to: &[u8]| {
+        let at = bytes.windows(from.len()).position(|own| own == from).unwrap();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        std::fs::write(&shard, &bytes).unwrap();
+        verify(dir.path(), &|_| (), &false.into()).unwrap()
+    };
+    let whole = replace(contents.as_bytes(), none.as_bytes());
+    assert_eq!((whole.unrecorded, whole.damaged), (1, vec![]));
+    let found = replace(&59.5f32.to_le_bytes(), &f32::NAN.to_le_bytes());
+    assert!(found.damaged[0].reason.contains("frame 59, number 0"), "{:?}", found.damaged);
+}
