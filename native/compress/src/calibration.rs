@@ -33,7 +33,7 @@ struct Samples {
 const AT_ONCE: usize = 512;
 
 /// Second moments while the policy reads about `frames` frames, from the middle of each game. The memory is carried, and
-/// the recorded actions are given.
+/// the recorded actions are given. Frames without an answer do not count.
 ///
 /// # Errors
 /// `Unavailable` for a policy without packed steps, `Mismatch` for games without frames, `OutOfMemory` and `Cancelled`.
@@ -64,11 +64,12 @@ pub fn hessians(
     let mut read = 0;
     for view in views {
         stopped(cancelled)?;
-        let length = view.len(frame_delay);
+        let answered = view.answered(frame_delay);
+        let length = answered.len();
         let begin = (length.saturating_sub(each + WARM_UP)) / 2;
         let end = length.min(begin + each + WARM_UP);
         let run = Run { plan: &plan, spec, view, frame_delay, cancelled };
-        read += run.play(begin..end, &mut scratch, &counted)?;
+        read += run.play(&answered[begin..end], &mut scratch, &counted)?;
     }
     if read == 0 {
         return Err(Error::mismatch("calibration", "games with frames", "none"));
@@ -109,10 +110,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Steps through these frames. Returns the number of frames that counted.
+    /// Steps from the first to the last of these answered frames. Returns the number of frames that counted. The
+    /// policy's memory reads the frames between them that have no answer.
     fn play(
         &self,
-        range: std::ops::Range<usize>,
+        answered: &[usize],
         scratch: &mut Scratch,
         counted: &AtomicBool,
     ) -> Result<usize> {
@@ -124,9 +126,13 @@ impl Run<'_> {
         let (sampling, rng) = (Sampling::default(), Rng::new(0, "calibration", 0));
         let mut labels = vec![0.0; heads.num_labels()];
         let mut frames = Frames::default();
-        let skipped = WARM_UP.min(range.len() / 2);
+        let (Some(first), Some(last)) = (answered.first(), answered.last()) else { return Ok(0) };
+        let range = *first..last + 1;
+        let (_, counting) = answered.split_at(WARM_UP.min(answered.len() / 2));
+        let mut next = counting.iter().peekable();
         for (at, t) in range.clone().enumerate() {
-            counted.store(at >= skipped, std::sync::atomic::Ordering::Relaxed);
+            let counts = next.next_if_eq(&&t).is_some();
+            counted.store(counts, std::sync::atomic::Ordering::Relaxed);
             let i = at % AT_ONCE;
             if i == 0 {
                 stopped(self.cancelled)?;
@@ -144,6 +150,6 @@ impl Run<'_> {
             game.outcome?;
         }
         self.view.verify()?;
-        Ok(range.len() - skipped)
+        Ok(counting.len())
     }
 }

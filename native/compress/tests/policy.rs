@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use sconce_compress::{
     Coding, Hessians, Keep, MatrixReport, Names, Pruning, Scale, coded, hessians, pruned,
 };
-use sconce_data::{Corpus, Schema, VectorGame, View};
+use sconce_data::{Builder, Corpus, Schema, VectorGame, View};
+use sconce_nn::spec::{Heads, HeadsKind};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor::to_vec;
@@ -132,6 +133,38 @@ fn searched_scales_lose_less_and_a_session_reads_their_codes() {
         run(&policy, &Coding { scale: Scale::Search, ..coding(8, None) }, &none).unwrap();
     let own = codes(&small).unwrap();
     assert!(!own.codes().contains(&-128) && own.scales().iter().all(|scale| *scale > 0.0));
+}
+
+#[test]
+fn a_calibration_leaves_out_frames_without_an_answer() {
+    // Two bits: the second head reads the choice of the first.
+    let declaration = json!({
+        "name": "walk", "version": 1, "fields": [{"name": "x", "kind": "number"}],
+        "input": [{"name": "go", "kind": {"flags": ["left"]}}, {"name": "jump", "kind": {"flags": ["up"]}}],
+    });
+    let schema = Schema::relabelled(Some(serde_json::from_value(declaration).unwrap()));
+    let heads = Heads { kind: HeadsKind::Autoregressive, ..schema.heads() };
+    let policy = Policy::init(&Spec { embedding: schema.embedding(), heads, ..gru() }, 1).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = |name: &str, skipped: fn(usize) -> bool, placeholder: f32| {
+        let mut builder = Builder::append(&schema, &dir.path().join(name), Some(1)).unwrap();
+        let row = |t: usize| match skipped(t) {
+            true => [t as f32 / 200.0, 1.0, 0.0, 0.0, placeholder, placeholder, 0.0],
+            false => [t as f32 / 200.0, 1.0, 0.0, 0.0, (t % 2) as f32, 1.0, 1.0],
+        };
+        builder.add_rows(&(0..200).flat_map(row).collect::<Vec<_>>()).unwrap();
+        let views = builder.finish().unwrap().views(&[0]).unwrap();
+        hessians(&policy, &views, 0, 100, &RUNNING)
+    };
+    let (zeros, ones) = (
+        inputs("zeros", |t| t % 3 == 0, 0.0).unwrap(),
+        inputs("ones", |t| t % 3 == 0, 1.0).unwrap(),
+    );
+    assert_eq!(zeros, ones);
+    assert_ne!(zeros, inputs("whole", |_| false, 0.0).unwrap());
+    assert!(zeros.keys().any(|name| name.starts_with("heads.")), "{:?}", zeros.keys());
+    let none = inputs("none", |_| true, 0.0).unwrap_err();
+    assert_eq!(none.kind(), Kind::Mismatch);
 }
 
 #[test]
