@@ -50,7 +50,7 @@ fn compare(
     let heads = &policy.spec().heads;
     let (reader, mut differing) = (reader(policy, options), 0);
     let others = reference.map(|reference| (reference, self::reader(reference, options)));
-    let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
+    let total: usize = views.iter().map(|v| v.answered(options.frame_delay).len()).sum();
     let context = Context::default().in_precision(precision);
     let mut done = 0;
     let mut at_once = match options.mode {

@@ -282,7 +282,7 @@ pub enum Stopped {
 pub struct Side {
     /// Number of games.
     pub games: usize,
-    /// Number of frames in their views.
+    /// Number of frames in their views with an answer to learn from.
     pub frames: usize,
     /// Digest of the frames. Scores on frames with different digests are not comparable.
     #[serde(default)]
@@ -292,7 +292,7 @@ pub struct Side {
 impl Side {
     /// Describes a side of `games` games with these views.
     pub fn new(games: usize, views: &[View], frame_delay: usize) -> Self {
-        let frames = views.iter().map(|view| view.len(frame_delay)).sum();
+        let frames = views.iter().map(|view| view.answered(frame_delay).len()).sum();
         Side { games, frames, digest: Some(digest_of_frames(views, frame_delay)) }
     }
 }
