@@ -434,7 +434,8 @@ defmodule Sconce.Corpus do
       numbers -> {:ok, IO.iodata_to_binary(numbers)}
     end
   rescue
-    Protocol.UndefinedError -> Options.argument!("game #{i}", rows, "an enumerable of rows")
+    error in Protocol.UndefinedError ->
+      Options.enumerable!(error, rows, "game #{i}", "an enumerable of rows", __STACKTRACE__)
   end
 
   defp located(error, game, frame) do

@@ -200,7 +200,7 @@ defmodule Sconce.Dagger do
   rescue
     error in Protocol.UndefinedError ->
       Native.builder_finish(builder, false)
-      enumerable!(error, games, "games", "an enumerable of games", __STACKTRACE__)
+      Options.enumerable!(error, games, "games", "an enumerable of games", __STACKTRACE__)
   catch
     kind, reason ->
       Native.builder_finish(builder, false)
@@ -276,12 +276,6 @@ defmodule Sconce.Dagger do
     end
   rescue
     error in Protocol.UndefinedError ->
-      enumerable!(error, rows, "#{at}rows", "an enumerable of frames", __STACKTRACE__)
+      Options.enumerable!(error, rows, "#{at}rows", "an enumerable of frames", __STACKTRACE__)
   end
-
-  # Other values of the app may also have no protocol.
-  defp enumerable!(%{value: value}, value, what, expected, _stack),
-    do: Options.argument!(what, value, expected)
-
-  defp enumerable!(error, _given, _what, _expected, stack), do: reraise(error, stack)
 end

@@ -171,6 +171,16 @@ defmodule Sconce.Options do
   end
 
   @doc false
+  # Raises an error that names an argument which is no enumerable. An error of another value, such as one inside the app's
+  # stream, stays as it is.
+  @spec enumerable!(Exception.t(), term, String.t(), String.t(), Exception.stacktrace()) ::
+          no_return
+  def enumerable!(%Protocol.UndefinedError{value: value}, value, name, expected, _stack),
+    do: argument!(name, value, expected)
+
+  def enumerable!(error, _given, _name, _expected, stack), do: reraise(error, stack)
+
+  @doc false
   @spec shown(term) :: String.t()
   def shown(value), do: inspect(value, limit: 20, printable_limit: 200)
 

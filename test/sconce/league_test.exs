@@ -320,6 +320,10 @@ defmodule Sconce.LeagueTest do
       raised.(~r/option :players: "a" is there twice/, [good], players: ["a", :a])
       raised.(~r/option :players.*got: 3/, [good], players: ["a", 3])
       raised.(~r/results.*an enumerable/, 3, [])
+      # An error inside the app's stream is not one of the results.
+      broken = Stream.map([good], fn _result -> Enum.count(7) end)
+
+      assert_raise Protocol.UndefinedError, ~r/7/, fn -> League.rate(broken, []) end
       raised.(~r/label/, [good], label: 3)
     end
   end

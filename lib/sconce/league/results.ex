@@ -33,7 +33,9 @@ defmodule Sconce.League.Results do
       refused -> refused
     end
   rescue
-    Protocol.UndefinedError -> Options.argument!("results", results, "an enumerable of results")
+    error in Protocol.UndefinedError ->
+      expected = "an enumerable of results"
+      Options.enumerable!(error, results, "results", expected, __STACKTRACE__)
   end
 
   defp players!(players) do
