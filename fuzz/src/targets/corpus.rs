@@ -152,6 +152,12 @@ pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
 
 pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     Bundle::parse(input).write(dir).map_err(Error::io(dir))?;
+    let checked = checked(dir);
+    // A damaged folder is extended or refused, too.
+    extend(dir).and(checked)
+}
+
+fn checked(dir: &Path) -> Result<()> {
     let cancel = AtomicBool::new(false);
     let verified = verify(dir, &|_| (), &cancel)?;
     // `verify` has already reported any damage.
@@ -162,12 +168,31 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     }
 }
 
-/// Draws a batch of windows and a batch of tracks.
+/// Opens the folder to add games to it, once with a game that is dropped and once with none. No game may be lost.
+fn extend(dir: &Path) -> Result<()> {
+    let before = Corpus::open(dir);
+    let games = before.as_ref().map_or(0, |corpus| corpus.games().len());
+    let schema = before.map_or(Schema::relabelled(None), |corpus| corpus.schema().clone());
+    let mut dropped = Builder::append(&schema, dir, Some(1))?;
+    // Few schemas take a row of zeros.
+    let _ = dropped.add_rows(&vec![0.0; schema.numbers().len()]);
+    drop(dropped);
+    let corpus = Builder::append(&schema, dir, None)?.finish()?;
+    assert!(corpus.games().len() >= games, "{} of {games} games", corpus.games().len());
+    Ok(())
+}
+
+/// Lists the answered frames, and draws a batch of windows and a batch of tracks.
 pub fn read(corpus: &Corpus) -> Result<()> {
     let _ = corpus.info();
     let (train, validation) = corpus.split(&Holdout::Fraction(0.5), 1)?;
     let games = [train, validation].concat();
     let views = corpus.views(&games)?;
+    for view in &views {
+        let answered = view.answered(1);
+        assert!(answered.iter().all(|t| *t < view.len(1)), "{answered:?} of {}", view.len(1));
+        view.verify()?;
+    }
     let schema = corpus.schema();
     let reader = Reader::new(schema.embedding(), schema.heads(), 1);
     let options = SamplerOptions { window: 4, stride: 2, ..SamplerOptions::default() };
