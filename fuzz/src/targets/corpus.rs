@@ -175,7 +175,8 @@ fn extend(dir: &Path) -> Result<()> {
     let schema = before.map_or(Schema::relabelled(None), |corpus| corpus.schema().clone());
     let mut dropped = Builder::append(&schema, dir, Some(1))?;
     // Few schemas take a row of zeros.
-    let _ = dropped.add_rows(&vec![0.0; schema.numbers().len()]);
+    let width: usize = schema.columns().iter().map(|column| column.width.max(1)).sum();
+    let _ = dropped.add_rows(&vec![0.0; width.min(1 << 16)]);
     drop(dropped);
     let corpus = Builder::append(&schema, dir, None)?.finish()?;
     assert!(corpus.games().len() >= games, "{} of {games} games", corpus.games().len());
