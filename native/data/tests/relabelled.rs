@@ -305,7 +305,7 @@ fn frames_without_an_answer_are_not_drawn_more_often() {
         let sampler = Sampler::new(corpus.views(&[0]).unwrap(), reader, options).unwrap();
         sampler.batch(0, 64).unwrap()
     };
-    // The frames without an answer hold a pressed button, which nobody chose.
+    // The placeholder of a frame without an answer is a pressed button.
     let skipping = walked(
         &dir.path().join("skipping"),
         |_| 0.0,
