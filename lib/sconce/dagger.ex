@@ -72,7 +72,8 @@ defmodule Sconce.Dagger do
 
   The corpus records the option `:frame_delay`, and runs and evaluations read these games with it, whatever their own
   delay, also in a mix with random delays. Without it they use their own delay, which is then that of the play. An
-  expert's session has the option too; without it the session has the delay of the expert's training.
+  expert's session has the option too; without it the session has the delay of the expert's training. A known game with
+  another `:frame_delay` is refused, because the corpus would keep the first one.
   """
 
   @typedoc "A frame as a packed row, a struct or a map."

@@ -204,6 +204,12 @@ defmodule Sconce.DaggerTest do
     assert {_row, [1, 0, 0, 0, 0, 0, 0, 0, ^x, 8, 8, 8, 1]} = Enum.at(recording, 2)
     {:ok, verified} = Corpus.verify(met)
     assert verified.games == 2
+    # A known game with another delay is named, because the corpus would keep the first one.
+    again = &Dagger.append(into, [Enum.drop(rows, 20), rows], Cautious, frame_delay: &1)
+    assert {:error, %Error{kind: :mismatch} = refused} = again.(3)
+    message = Exception.message(refused)
+    assert message =~ "game 1, frame_delay of a known game: expected none, got 3", message
+    assert {:ok, %{info: %{games: 2}}} = Corpus.open(into)
 
     small = [
       backbone: :gru,
@@ -217,8 +223,11 @@ defmodule Sconce.DaggerTest do
     packed = [embedding: {:melee, layout: :packed, queue_depth: 2, num_delays: 2}, frame_delay: 1]
     learning = [learning_rate: 1.0e-2, warmup_steps: 0]
     {file, _report} = run(dir, "alone", [corpus: into] ++ small ++ packed ++ learning)
-    {:ok, taught} = Trainer.evaluate(file, met)
+    test = self()
+    {:ok, taught} = Trainer.evaluate(file, met, progress: &send(test, {&1.done, &1.total}))
+    assert_received {346, 346}
     assert taught.policy.frames == 346
+    assert taught.validation.frames == 346
 
     {:ok, new} =
       Policy.init(
