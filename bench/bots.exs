@@ -60,7 +60,8 @@ defmodule Bots do
     out = Path.join(System.tmp_dir!(), "sconce-bots-#{System.pid()}")
 
     train = fn ->
-      {:ok, run} = Trainer.start_link(corpus: corpus, out: out, spec: Policy.Spec.new!(spec), epochs: 1000)
+      {:ok, run} =
+        Trainer.start_link(corpus: corpus, out: out, spec: Policy.Spec.new!(spec), epochs: 1000)
 
       run
     end

@@ -470,6 +470,64 @@ defmodule Sconce.BotTest do
     end
   end
 
+  describe "malformed game states" do
+    test "are answered by the neutral input, and the figures name the error" do
+      bot = bot([])
+      for state <- MeleeStates.game(130), do: {:ok, _action} = Bot.step(bot, state)
+
+      without =
+        for state <- [MeleeStates.full(7), MeleeStates.exphil(MeleeStates.full(7))],
+            do: {Map.delete(state, :menu_state), ":menu_state"}
+
+      states = MeleeStates.malformed(7) ++ without
+
+      for {{state, text}, errors} <- Enum.with_index(states, 1) do
+        {:ok, action} = Bot.step(bot, state)
+
+        assert {action.main_stick, action.buttons} ==
+                 {Melee.neutral().main_stick, Melee.neutral().buttons}
+
+        {:ok, %{game: game}} = Bot.info(bot)
+        assert {text, game.errors} == {text, errors}
+        assert Exception.message(game.error) =~ text
+      end
+
+      {:ok, action} = Bot.step(bot, MeleeStates.state(7))
+      assert action.choices != %{}
+      game = consistent(ended(bot))
+      assert game.decisions == 48
+    end
+
+    test "with an odd term in any place do not end a bot" do
+      bot = bot([])
+      full = MeleeStates.full(7)
+
+      odd = [
+        nil,
+        [1 | 2],
+        %{},
+        {:a, 1},
+        5,
+        -1,
+        "x",
+        make_ref(),
+        2 ** 2000,
+        ~D[2026-01-01],
+        :an_atom
+      ]
+
+      log =
+        capture_log(fn ->
+          for state <- [full, MeleeStates.exphil(full)], state <- MeleeStates.odd(state, odd) do
+            answer = Bot.step(bot, state)
+            assert answer == :none or match?({:ok, %Action{}}, answer)
+          end
+        end)
+
+      refute log =~ "could not answer"
+    end
+  end
+
   describe "figures of a game" do
     test "have latencies, a result and the packed frames" do
       test = self()

@@ -36,6 +36,7 @@ defmodule Sconce.OddTermsTest do
   alias Sconce.Evolve.{Archive, Neat, Population, Search, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
+  alias Sconce.Test.MeleeStates
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
 
   # A longer call counts as a hang.
@@ -157,7 +158,7 @@ defmodule Sconce.OddTermsTest do
     frame = [0.1, 0.2]
     training = [corpus: @nowhere, out: @nowhere]
     %{play: play, played: played} = context
-    melee = Sconce.Test.MeleeStates.state(0)
+    melee = MeleeStates.state(0)
 
     [
       {Sconce.Compat, :compare, [policy, @nowhere]},
@@ -448,11 +449,11 @@ defmodule Sconce.OddTermsTest do
       {Bot, :start_link, [[policy: policy]]},
       {Bot, :step, [context.bot, {0, [0.5, 0.5]}, 1_000]},
       {Sconce.Compat.Melee, :controller, [Sconce.Compat.Melee.neutral(), :libmelee]},
-      {Sconce.Compat.Melee, :frame, [Sconce.Test.MeleeStates.state(0), 1, []]},
-      {Sconce.Compat.Melee, :observed, [Sconce.Test.MeleeStates.state(0).players[1]]},
-      {Sconce.Compat.Melee, :phase, [Sconce.Test.MeleeStates.state(0)]},
-      {Sconce.Compat.Melee, :port, [Sconce.Test.MeleeStates.state(0), 1]},
-      {Sconce.Compat.Melee, :recognised?, [Sconce.Test.MeleeStates.state(0)]},
+      {Sconce.Compat.Melee, :frame, [MeleeStates.state(0), 1, []]},
+      {Sconce.Compat.Melee, :observed, [MeleeStates.state(0).players[1]]},
+      {Sconce.Compat.Melee, :phase, [MeleeStates.state(0)]},
+      {Sconce.Compat.Melee, :port, [MeleeStates.state(0), 1]},
+      {Sconce.Compat.Melee, :recognised?, [MeleeStates.state(0)]},
       {League, :play, [[:idle, :mixer], [env: :duel, games: 2]]},
       {League, :groups, [context.league]},
       {League, :ranking, [context.league]},
@@ -555,6 +556,10 @@ defmodule Sconce.OddTermsTest do
 
   test "structs of another VM, or with other fields, end in a value or an error", context do
     assert Enum.join(failures(context, &in_each_struct/2), "\n") == ""
+  end
+
+  test "game states with an odd term in any part end in a value or an error", context do
+    assert Enum.join(failures(context, &in_each_state/2), "\n") == ""
   end
 
   test "errors and policies that were built by hand can be printed", %{policy: policy} do
@@ -688,9 +693,21 @@ defmodule Sconce.OddTermsTest do
         do: List.replace_at(args, place, odd)
   end
 
+  # The states of both libraries, whose structs are not loaded.
+  defp in_each_state(args, _docs) do
+    odd = [nil, [1 | 2], %{}, {:a, 1}, 5, -1, "x", 2 ** 2000, ~D[2026-01-01], fn -> :ok end]
+    full = MeleeStates.full(0)
+
+    for {arg, place} <- Enum.with_index(args),
+        Sconce.Compat.Melee.recognised?(arg),
+        state <- [full, MeleeStates.exphil(full)],
+        state <- MeleeStates.odd(state, odd),
+        do: List.replace_at(args, place, state)
+  end
+
   defp made(:session), do: struct(Session)
   defp made(:serving), do: struct(Serving)
-  # Game states have the structs of libraries that are not loaded.
+  # Game states, whose structs are of libraries that are not loaded, have a test of their own.
   defp made(%module{} = struct), do: if(Code.ensure_loaded?(module), do: struct)
   defp made(_other), do: nil
 

@@ -80,6 +80,87 @@ defmodule Sconce.Test.MeleeStates do
     }
   end
 
+  @doc "A state with a partner, a projectile and an input, so that each part of a state is in it."
+  def full(number) do
+    %{players: %{1 => one} = players} = state = state(number)
+    nana = %{__struct__: Melee.PlayerState, position: xy(3.0, 0.0), facing: true}
+    nana = Map.merge(nana, %{percent: 5.0, stock: 2, action: 14})
+
+    state
+    |> Map.put(:players, %{players | 1 => %{one | nana: nana}})
+    |> Map.put(:projectiles, [projectile([1, 54, 1.0, 2.0, 0.5, 0.0])])
+  end
+
+  @doc """
+  Malformed states of both libraries, each with a part of the message that its error must have.
+  """
+  def malformed(number) do
+    for state <- [full(number), exphil(full(number))],
+        {change, text} <- malformed(),
+        do: {change.(state), text}
+  end
+
+  defp malformed do
+    at = fn state, port, player -> %{state | players: Map.put(state.players, port, player)} end
+    one = &at.(&1, 1, &2)
+    own = fn state, change -> one.(state, change.(state.players[1])) end
+    nana = fn state, change -> own.(state, &%{&1 | nana: change.(&1.nana)}) end
+    item = fn state, change -> %{state | projectiles: Enum.map(state.projectiles, change)} end
+    without = fn key -> &Map.delete(&1, key) end
+
+    for(key <- [:stage, :frame, :players], do: {without.(key), ":#{key} of the game state"}) ++
+      for(
+        key <- [:percent, :facing, :action, :character, :on_ground, :stock],
+        do: {&own.(&1, without.(key)), ":#{key} of the player at port 1"}
+      ) ++
+      for(
+        key <- [:facing, :percent, :stock, :action],
+        do: {&nana.(&1, without.(key)), ":#{key} of the partner of the player at port 1"}
+      ) ++
+      for(key <- [:owner, :type], do: {&item.(&1, without.(key)), ":#{key} of projectile 0"}) ++
+      [
+        {&%{&1 | players: %{1 => %{}, 2 => %{}}}, "of the player at port 1"},
+        {&%{&1 | players: %{1 => &1.players[1], 2 => %{}}}, "of the player at port 2"},
+        {&one.(&1, nil), "player at port 1"},
+        {&at.(&1, 2, nil), "player at port 2"},
+        {&one.(&1, 5), "the player at port 1"},
+        {&%{&1 | players: %{{1} => &1.players[1], 2 => &1.players[2]}},
+         "the game has ports 2, {1}"},
+        {&%{&1 | players: %{1 => &1.players[1], {2} => %{}}}, "of the player at port {2}"},
+        {&%{&1 | players: [&1.players[1]]}, "players of the game state"},
+        {&own.(&1, fn player -> Map.merge(player, %{position: nil, x: nil}) end), "port 1"},
+        {&own.(&1, fn player -> %{player | percent: "many"} end), "own.percent"},
+        {&own.(&1, fn player -> %{player | controller_state: 5} end),
+         "controller_state of the player at port 1"},
+        {&nana.(&1, fn _nana -> 5 end), "the partner of the player at port 1"},
+        {&item.(&1, fn _item -> nil end), "projectile 0"},
+        {&item.(&1, fn _item -> %{} end), ":x of projectile 0"},
+        {&%{&1 | projectiles: %{}}, "projectiles of the game state"},
+        {&%{&1 | projectiles: [1 | 2]}, "projectiles of the game state"},
+        {&%{&1 | stage: "castle"}, "stage"},
+        {&%{&1 | distance: {:far}}, "distance"}
+      ]
+  end
+
+  @doc "The state with each of the terms in place of each of its parts, and without it."
+  def odd(state, terms) do
+    for path <- paths(state), term <- [:removed | terms], do: changed(state, path, term)
+  end
+
+  defp paths(%{} = map),
+    do: for({key, part} <- Map.to_list(map), path <- [[] | paths(part)], do: [key | path])
+
+  defp paths([first | _rest]), do: for(path <- [[] | paths(first)], do: [0 | path])
+  defp paths(_part), do: []
+
+  defp changed(map, [key], :removed) when is_map(map), do: Map.delete(map, key)
+  defp changed(list, [0], :removed), do: tl(list)
+  defp changed(_part, [], term), do: term
+  defp changed([first | rest], [0 | path], term), do: [changed(first, path, term) | rest]
+
+  defp changed(map, [key | path], term),
+    do: %{map | key => changed(Map.fetch!(map, key), path, term)}
+
   @doc "A state of a menu."
   def menu(number \\ -10_000),
     do: %{state(number) | menu_state: 0, players: %{}}

@@ -97,13 +97,11 @@ defmodule Sconce.Bot.Turn do
   def event(turn, {:over, reason}, _came), do: {:none, over(turn, reason)}
 
   defp state(turn, %_{} = state, came) do
-    if Melee.recognised?(state) do
-      case Melee.phase(state) do
-        :game -> melee(turn, state, came)
-        _outside -> menu(turn, state)
-      end
-    else
-      frame(turn, Map.get(state, :frame), state, came)
+    cond do
+      not Melee.recognised?(state) -> frame(turn, Map.get(state, :frame), state, came)
+      not is_map_key(state, :menu_state) -> refuse(turn, without_menu())
+      Melee.phase(state) == :game -> melee(turn, state, came)
+      true -> menu(turn, state)
     end
   end
 
@@ -139,6 +137,10 @@ defmodule Sconce.Bot.Turn do
     do:
       {:error,
        %Error{kind: :non_finite, op: :frame, details: %{what: "frame", value: "a packed number"}}}
+
+  # Without it, a game would be taken for a menu.
+  defp without_menu,
+    do: %Error{kind: :not_found, op: :step, details: %{what: ":menu_state of the game state"}}
 
   defp unnumbered(got) do
     expected = "a game state, or {number, frame}"

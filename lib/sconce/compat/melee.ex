@@ -7,6 +7,7 @@ defmodule Sconce.Compat.Melee do
   @hit Enum.to_list(75..91) ++ [185, 193]
   @in_game [2, 3]
   @postgame 4
+  @expected "a Melee.GameState or an ExPhil.Bridge.GameState"
   @buttons [:a, :b, :x, :y, :z, :l, :r, :d_up]
   @neutral %{
     buttons: Map.new(@buttons, &{&1, false}),
@@ -106,87 +107,107 @@ defmodule Sconce.Compat.Melee do
 
   | kind of error | cause |
   |---|---|
-  | `:not_found` | no player at the port, or no opponent, or a field of a player is missing |
-  | `:mismatch` | more than two players, a malformed player, or not a state that `recognised?/1` accepts |
+  | `:not_found` | no player at the port, or no opponent, or a missing field, which it names with its place |
+  | `:mismatch` | more than two players, a part that is not of its kind, or not a state that `recognised?/1` accepts |
+
+  Numbers are not checked here: `Sconce.Frame.pack/1` and embeddings name a value that is none.
 
   #{Options.docs(@frame)}
   """
   @spec frame(state, 1..4, keyword) :: {:ok, Frame.t()} | {:error, Error.t()}
   def frame(state, port, opts \\ [])
 
-  def frame(%{players: players} = state, port, opts)
-      when is_struct(state) and is_map(players) and port in 1..4 do
+  def frame(state, port, opts) when port in 1..4 do
     [stage_ids: ids] = Options.validate!(opts, @frame)
 
-    with true <- recognised?(state) || refuse(:mismatch, expected(state)),
-         {:ok, own, opponent} <- players(players, port) do
-      {:ok,
-       %Frame{
-         own: player(own),
-         opponent: player(opponent),
-         stage:
-           if(ids == :game, do: Map.get(@stages, state.stage, state.stage), else: state.stage),
-         frame: state.frame,
-         distance: Map.get(state, :distance) || 0.0,
-         previous_action: observed(own),
-         projectiles: state |> Map.get(:projectiles) |> projectiles(port)
-       }}
-    end
-  rescue
-    error in KeyError -> missing("#{inspect(error.key)} of #{inspect(error.term, limit: 5)}")
-    error in [BadMapError, FunctionClauseError] -> refuse(:mismatch, malformed(error))
+    if is_struct(state) and recognised?(state),
+      do: read(state, port, ids),
+      else: {:error, error(:mismatch, mismatch("game state", @expected, state))}
   end
 
-  def frame(other, port, _opts) when port in 1..4, do: refuse(:mismatch, expected(other))
   def frame(_state, port, _opts), do: Options.argument!("port", port, "1 to 4")
 
-  defp expected(got) do
-    got = if is_struct(got), do: inspect(got.__struct__), else: inspect(got, limit: 5)
-    expected = "a Melee.GameState or an ExPhil.Bridge.GameState"
-    %{what: "game state", expected: expected, got: got}
+  defp read(state, port, ids) do
+    {own, {at, opponent}} = state |> get(:players, "the game state") |> players(port)
+    stage = get(state, :stage, "the game state")
+
+    {:ok,
+     %Frame{
+       own: player(own, at(port)),
+       opponent: player(opponent, at(at)),
+       stage: if(ids == :game, do: Map.get(@stages, stage, stage), else: stage),
+       frame: get(state, :frame, "the game state"),
+       distance: Map.get(state, :distance) || 0.0,
+       previous_action: reported(own, at(port)),
+       projectiles: state |> Map.get(:projectiles) |> projectiles(port)
+     }}
+  catch
+    {:refused, %Error{} = error} -> {:error, error}
   end
 
-  # A player or a projectile without the fields of either library.
-  defp malformed(error) do
-    got = error |> Exception.message() |> String.split("\n") |> hd()
-    %{what: "game state", expected: "players and projectiles with positions and speeds", got: got}
-  end
-
-  defp players(players, port) do
-    case {players, Map.delete(players, port)} do
-      {%{^port => %{} = own}, rest} when map_size(rest) == 1 ->
-        [{at, opponent}] = Map.to_list(rest)
-        if opponent, do: {:ok, own, opponent}, else: missing("player at port #{at}")
-
-      {%{^port => %{}}, rest} when map_size(rest) == 0 ->
-        missing("an opponent of port #{port}")
-
-      {%{^port => %{}}, rest} ->
-        details = %{what: "players of a game", expected: 2, got: map_size(rest) + 1}
-        refuse(:mismatch, details)
-
-      _none ->
-        ports = players |> Map.keys() |> Enum.sort() |> Enum.join(", ")
-        missing("player at port #{port} (the game has ports #{ports})")
+  # A required field. A field that is nil is refused later, where it is read as a number.
+  defp get(map, key, whose) do
+    case map do
+      %{^key => value} -> value
+      %{} -> missing("#{inspect(key)} of #{whose}")
+      other -> refuse(:mismatch, mismatch(whose, "a map", other))
     end
   end
 
-  defp missing(what), do: refuse(:not_found, %{what: what})
-  defp refuse(kind, details), do: {:error, %Error{kind: kind, op: :frame, details: details}}
+  defp at(port), do: "the player at port #{inspect(port)}"
 
-  defp player(player) do
-    {x, y} = place(player)
+  defp players(players, port) when is_map(players) do
+    case Map.pop(players, port) do
+      {nil, _rest} ->
+        ports = players |> Map.keys() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
+        missing("player at port #{port} (the game has ports #{ports})")
+
+      {own, rest} when map_size(rest) == 1 ->
+        {own, rest |> Map.to_list() |> opponent()}
+
+      {_own, rest} when map_size(rest) == 0 ->
+        missing("an opponent of port #{port}")
+
+      {_own, rest} ->
+        details = %{what: "players of a game", expected: 2, got: map_size(rest) + 1}
+        refuse(:mismatch, details)
+    end
+  end
+
+  defp players(other, _port),
+    do: refuse(:mismatch, mismatch("players of the game state", "a map by port", other))
+
+  defp opponent([{at, nil}]), do: missing("player at port #{inspect(at)}")
+  defp opponent([opponent]), do: opponent
+
+  @spec missing(String.t()) :: no_return
+  defp missing(what), do: refuse(:not_found, %{what: what})
+
+  @spec refuse(Error.kind(), map) :: no_return
+  defp refuse(kind, details), do: throw({:refused, error(kind, details)})
+
+  defp error(kind, details), do: %Error{kind: kind, op: :frame, details: details}
+
+  defp mismatch(what, expected, %{__struct__: module})
+       when what == "game state" and is_atom(module),
+       do: %{what: what, expected: expected, got: inspect(module)}
+
+  defp mismatch(what, expected, got),
+    do: %{what: what, expected: expected, got: inspect(got, limit: 5, printable_limit: 50)}
+
+  defp player(player, whose) do
+    {x, y} = place(player, whose)
 
     struct(
       %Frame.Player{
-        percent: player.percent,
-        facing: player.facing,
+        percent: get(player, :percent, whose),
+        facing: get(player, :facing, whose),
         x: x,
         y: y,
-        action: player.action,
-        character: player.character,
-        on_ground: player.on_ground,
-        stock: player.stock,
+        action: get(player, :action, whose),
+        character: get(player, :character, whose),
+        on_ground: get(player, :on_ground, whose),
+        stock: get(player, :stock, whose),
         invulnerable: Map.get(player, :invulnerable),
         jumps_left: Map.get(player, :jumps_left),
         shield_strength: Map.get(player, :shield_strength),
@@ -198,60 +219,87 @@ defmodule Sconce.Compat.Melee do
         hitstun_frames_left: hitstun(player),
         action_frame: Map.get(player, :action_frame)
       },
-      nana(Map.get(player, :nana))
+      nana(Map.get(player, :nana), "the partner of " <> whose)
     )
   end
 
-  defp place(%{position: %{x: x, y: y}}), do: {x, y}
-  defp place(%{x: x, y: y}), do: {x, y}
+  defp place(%{position: %{x: x, y: y}}, _whose), do: {x, y}
+
+  defp place(%{position: position}, whose),
+    do: refuse(:mismatch, mismatch("position of " <> whose, "a map of x and y", position))
+
+  defp place(part, whose), do: {get(part, :x, whose), get(part, :y, whose)}
 
   defp hitstun(%{action: action, hitstun_frames_left: left}) when action in @hit, do: left
   defp hitstun(_player), do: 0
 
-  defp nana(nil), do: []
+  defp nana(nil, _whose), do: []
 
-  defp nana(nana) do
-    {x, y} = place(nana)
+  defp nana(nana, whose) do
+    {x, y} = place(nana, whose)
 
     [
       nana_exists: true,
       nana_x: x,
       nana_y: y,
-      nana_facing: nana.facing,
-      nana_percent: nana.percent,
-      nana_stock: nana.stock,
-      nana_action: nana.action
+      nana_facing: get(nana, :facing, whose),
+      nana_percent: get(nana, :percent, whose),
+      nana_stock: get(nana, :stock, whose),
+      nana_action: get(nana, :action, whose)
     ]
   end
 
   # A replay lists items by spawn id, and a policy sees the first five.
-  defp projectiles(list, port) when is_list(list) do
-    for projectile <- Enum.sort_by(list, &Map.get(&1, :spawn_id, 0)) do
-      {x, y} = place(projectile)
-      {speed_x, speed_y} = speed(projectile)
+  defp projectiles(nil, _port), do: []
 
-      %{
-        owner: owner(projectile.owner, port),
-        type: projectile.type,
-        x: x,
-        y: y,
-        speed_x: speed_x,
-        speed_y: speed_y
-      }
-    end
+  defp projectiles(list, port) when length(list) >= 0 do
+    list
+    |> Enum.with_index(&projectile(&1, "projectile #{&2}", port))
+    |> Enum.sort_by(fn {spawn_id, _projectile} -> spawn_id end)
+    |> Enum.map(fn {_spawn_id, projectile} -> projectile end)
   end
 
-  defp projectiles(_none, _port), do: []
+  defp projectiles(other, _port),
+    do: refuse(:mismatch, mismatch("projectiles of the game state", "a list", other))
 
-  defp speed(%{speed: %{x: x, y: y}}), do: {x, y}
-  defp speed(%{speed_x: x, speed_y: y}), do: {x, y}
+  defp projectile(projectile, whose, port) do
+    {x, y} = place(projectile, whose)
+    {speed_x, speed_y} = speed(projectile, whose)
+
+    {Map.get(projectile, :spawn_id, 0),
+     %{
+       owner: projectile |> get(:owner, whose) |> owner(port),
+       type: get(projectile, :type, whose),
+       x: x,
+       y: y,
+       speed_x: speed_x,
+       speed_y: speed_y
+     }}
+  end
+
+  defp speed(%{speed: %{x: x, y: y}}, _whose), do: {x, y}
+
+  defp speed(%{speed: speed}, whose),
+    do: refuse(:mismatch, mismatch("speed of " <> whose, "a map of x and y", speed))
+
+  defp speed(part, whose), do: {get(part, :speed_x, whose), get(part, :speed_y, whose)}
 
   defp owner(port, port), do: :own
   defp owner(other, _port) when other in 1..4, do: :opponent
   defp owner(_none, _port), do: 0
 
+  # The input of a player, or nil. A pad of another shape is not taken for none; an empty one of ExPhil has no sticks.
+  defp reported(%{controller_state: %{main_stick: nil}}, _whose), do: nil
+
+  defp reported(%{controller_state: pad} = player, whose) when pad != nil do
+    observed(player) ||
+      refuse(:mismatch, mismatch("controller_state of " <> whose, "buttons and sticks", pad))
+  end
+
+  defp reported(_player, _whose), do: nil
+
   @doc """
-  Returns the input that the game reports for a player of a state, or nil.
+  Returns the input that the game reports for a player of a state, or nil if it has none in the shape of either library.
 
       iex> controller = %{button: %{a: true}, main_stick: {1.0, 0.5}, c_stick: {0.5, 0.5}, l_shoulder: 0.0}
       iex> input = Sconce.Compat.Melee.observed(%{controller_state: controller})
@@ -260,13 +308,18 @@ defmodule Sconce.Compat.Melee do
   """
   @spec observed(map) :: input | nil
   def observed(%{
-        controller_state: %{button: pressed, main_stick: {x, y}, c_stick: {cx, cy}} = pad
+        controller_state: %{
+          button: %{} = pressed,
+          main_stick: {x, y},
+          c_stick: {cx, cy},
+          l_shoulder: shoulder
+        }
       }) do
     %{
       buttons: Map.new(@buttons, &{&1, Map.get(pressed, &1, false)}),
       main_stick: %{x: x, y: y},
       c_stick: %{x: cx, y: cy},
-      shoulder: pad.l_shoulder
+      shoulder: shoulder
     }
   end
 
@@ -275,7 +328,7 @@ defmodule Sconce.Compat.Melee do
       buttons: Map.new(@buttons, &{&1, Map.get(pad, :"button_#{&1}") || false}),
       main_stick: pad.main_stick,
       c_stick: pad.c_stick,
-      shoulder: pad.l_shoulder || 0.0
+      shoulder: Map.get(pad, :l_shoulder) || 0.0
     }
   end
 

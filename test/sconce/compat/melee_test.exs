@@ -260,6 +260,26 @@ defmodule Sconce.Compat.MeleeTest do
     end
   end
 
+  test "a malformed state is an error that names the part, of this module or of the row" do
+    for {state, text} <- MeleeStates.malformed(7) do
+      assert {:error, %Error{op: :frame} = error} =
+               with({:ok, frame} <- Compat.Melee.frame(state, 1), do: Frame.pack(frame))
+
+      assert Exception.message(error) =~ text
+    end
+  end
+
+  test "a pad of ExPhil that was never filled is no input" do
+    pad = %{
+      __struct__: ExPhil.Bridge.ControllerState,
+      main_stick: nil,
+      c_stick: nil,
+      button_a: nil
+    }
+
+    assert frame!(melee(%{controller_state: pad})).previous_action == nil
+  end
+
   test "a state of another struct, and a term that is none, are refused" do
     for odd <- [
           %{melee() | __struct__: Some.GameState},

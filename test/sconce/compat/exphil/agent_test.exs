@@ -626,6 +626,52 @@ defmodule Sconce.Compat.ExPhil.AgentTest do
     defp logits_of(agent, states), do: agent |> actions(states) |> Enum.map(& &1.logits)
   end
 
+  describe "malformed game states" do
+    test "are errors that name the part, and leave the agent and its memory as they are" do
+      [agent, undisturbed] = [agent("gru"), agent("gru")]
+
+      for number <- 0..2 do
+        for {state, text} <- MeleeStates.malformed(number) do
+          {:error, %Error{} = error} = Agent.get_controller(agent, state)
+          assert Exception.message(error) =~ text
+        end
+
+        [state] = states(1, number)
+        assert Agent.get_action(agent, state) == Agent.get_action(undisturbed, state)
+      end
+    end
+
+    test "with an odd term in any place do not end an agent" do
+      agent = agent("mlp_small")
+      full = MeleeStates.full(7)
+
+      odd = [
+        nil,
+        [1 | 2],
+        %{},
+        {:a, 1},
+        5,
+        -1,
+        "x",
+        make_ref(),
+        2 ** 2000,
+        ~D[2026-01-01],
+        :an_atom
+      ]
+
+      for state <- [full, MeleeStates.exphil(full)], state <- MeleeStates.odd(state, odd) do
+        case Agent.get_controller(agent, state) do
+          {:ok, controller} ->
+            assert is_boolean(controller.button_a)
+
+          {:error, error} ->
+            assert %Error{kind: kind} = error
+            assert kind != :cancelled
+        end
+      end
+    end
+  end
+
   describe "the process" do
     test "has an error without a policy, and ExPhil's where the app has it" do
       {:ok, agent} = Agent.start_link([])
