@@ -254,7 +254,7 @@ defmodule Sconce.Bot do
   def handle_info(:connect, %{reader: nil, turn: %{options: options}} = state) do
     case options[:bridge] do
       nil -> {:noreply, state}
-      {module, opts} -> {:noreply, %{state | reader: Reader.start_link(module, opts)}}
+      {module, opts} -> {:noreply, %{state | reader: Reader.start_link(module, opts, options)}}
     end
   end
 

@@ -46,6 +46,13 @@ defmodule Sconce.Bot.Bridge do
   @type event ::
           {:frame, term} | {:menu, term} | {:over, term} | :none | {:closed, term}
 
+  @doc """
+  Returns the options for `connect/1`: those of the bridge, and those that it takes from the bot's, such as `:port`. A bridge
+  without this function gets its own alone.
+  """
+  @callback options(keyword, bot :: keyword) :: keyword
+  @optional_callbacks options: 2
+
   @doc "Connects to the game."
   @callback connect(keyword) :: {:ok, t} | {:error, term}
 

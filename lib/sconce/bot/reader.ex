@@ -9,10 +9,10 @@ defmodule Sconce.Bot.Reader do
   @wait_ms 20
 
   @doc "Starts a reader for the calling bot, which gets `{:reader, pid, {event, came, took_us}}` and answers by `reply/2`."
-  @spec start_link(module, keyword) :: pid
-  def start_link(module, opts) do
+  @spec start_link(module, keyword, keyword) :: pid
+  def start_link(module, opts, of_bot) do
     bot = self()
-    spawn_link(fn -> connect(bot, module, opts) end)
+    spawn_link(fn -> connect(bot, module, opts, of_bot) end)
   end
 
   @doc "Gives the answer to the event: what `Sconce.Bot.Turn.event/3` returned."
@@ -35,8 +35,8 @@ defmodule Sconce.Bot.Reader do
     end
   end
 
-  defp connect(bot, module, opts) do
-    case guarded(fn -> module.connect(opts) end) do
+  defp connect(bot, module, opts, of_bot) do
+    case guarded(fn -> module.connect(options(module, opts, of_bot)) end) do
       {:ok, {:ok, bridge}} ->
         send(bot, {:reader, self(), :connected})
         loop(%{bot: bot, module: module, bridge: bridge, took: nil})
@@ -50,6 +50,10 @@ defmodule Sconce.Bot.Reader do
       {:error, reason} ->
         exit({:closed, reason})
     end
+  end
+
+  defp options(module, opts, of_bot) do
+    if function_exported?(module, :options, 2), do: module.options(opts, of_bot), else: opts
   end
 
   defp loop(%{module: module, bridge: bridge} = state) do

@@ -71,6 +71,7 @@ defmodule Melee.Controller do
   def start_link, do: Agent.start_link(fn -> %Melee.ControllerState{} end)
   def state(controller), do: Agent.get(controller, & &1)
 
+  def flush(_controller), do: :ok
   def press_button(controller, button), do: button(controller, button, true)
   def release_button(controller, button), do: button(controller, button, false)
 
