@@ -58,19 +58,12 @@ defmodule Sconce.Bot.Bridge.ProgramTest do
     # The external form of {:frame, atom}, with an atom that is not in this file as a whole.
     name = "unknown_" <> Integer.to_string(System.unique_integer([:positive])) <> "_here"
     message = <<131, 104, 2, 119, 5, "frame", 119, byte_size(name), name::binary>>
-    script = Path.join(dir, "write.sh")
-
-    octal =
-      for <<(byte <- <<byte_size(message)::32, message::binary>>)>>,
-        into: "",
-        do: "\\" <> String.pad_leading(Integer.to_string(byte, 8), 3, "0")
-
-    File.write!(script, "#!/bin/sh\nprintf '#{octal}'\ncat >/dev/null\n")
-    File.chmod!(script, 0o755)
+    script = script(dir, [<<byte_size(message)::32, message::binary>>])
 
     {:ok, refusing} = Program.connect(command: script)
-    assert {{:closed, {:bad_message, size}}, _bridge} = Program.next(refusing, 30_000)
-    assert size == byte_size(message)
+    assert {{:closed, {:bad_message, reason}}, _bridge} = Program.next(refusing, 30_000)
+    assert reason =~ "#{byte_size(message)} bytes with an atom that this VM does not know"
+    assert reason =~ "trust: true"
     Program.disconnect(refusing)
 
     {:ok, trusting} = Program.connect(command: script, trust: true)
@@ -78,6 +71,76 @@ defmodule Sconce.Bot.Bridge.ProgramTest do
     assert Atom.to_string(atom) == name
     Program.disconnect(trusting)
   end
+
+  # A program that writes pieces of output, each at once, and then reads its input to the end.
+  defp script(dir, pieces) do
+    script = Path.join(dir, "write#{System.unique_integer([:positive])}.sh")
+    lines = for piece <- pieces, do: "printf %b '#{octal(piece)}'\nsleep 0.05\n"
+    File.write!(script, ["#!/bin/sh\n", lines, "cat >/dev/null\n"])
+    File.chmod!(script, 0o755)
+    script
+  end
+
+  defp octal(bytes) do
+    for <<byte <- bytes>>,
+      into: "",
+      do: "\\0" <> String.pad_leading(Integer.to_string(byte, 8), 3, "0")
+  end
+
+  defp framed(term) do
+    message = :erlang.term_to_binary(term)
+    <<byte_size(message)::32, message::binary>>
+  end
+
+  test "a line of text on the output closes the bridge, and the reason names stdout", %{
+    tmp_dir: dir
+  } do
+    for line <- ["[info] a game begins\n", "\nstarted", "\thi\n"] do
+      {:ok, bridge} = Program.connect(command: script(dir, [framed({:menu, 1}), line]))
+      assert {{:menu, 1}, bridge} = Program.next(bridge, 30_000)
+      assert {{:closed, {:bad_message, reason}}, _bridge} = Program.next(bridge, 30_000)
+
+      assert reason =~ "stdout" and
+               reason =~ inspect(String.slice(line, 0, 4)) |> String.slice(1, 4)
+
+      Program.disconnect(bridge)
+    end
+  end
+
+  test "messages are whole, wherever the output was cut", %{tmp_dir: dir} do
+    terms = [{:menu, 1}, {:frame, %{frame: 7, stage: 2}}, {:over, :finished}, {:menu, ""}]
+    output = Enum.map_join(terms, &framed/1)
+
+    for size <- [1_000, 7, 3] do
+      pieces = for <<piece::binary-size(size) <- output>>, do: piece
+      rest = binary_part(output, size * length(pieces), rem(byte_size(output), size))
+      {:ok, bridge} = Program.connect(command: script(dir, pieces ++ [rest]))
+
+      Enum.reduce(terms, bridge, fn term, bridge ->
+        assert {^term, bridge} = Program.next(bridge, 30_000)
+        bridge
+      end)
+
+      assert {:none, bridge} = Program.next(bridge, 1)
+      Program.disconnect(bridge)
+    end
+  end
+
+  test "the atoms of each game state are known before its library is" do
+    known = MapSet.new(Program.fields())
+    full = MeleeStates.full(0)
+    {:ok, frame} = Sconce.Compat.Melee.frame(full, 1)
+
+    for state <- [full, MeleeStates.exphil(full), frame],
+        do: assert(MapSet.difference(MapSet.new(atoms(state)), known) == MapSet.new())
+  end
+
+  defp atoms(atom) when atom in [nil, true, false], do: []
+  defp atoms(atom) when is_atom(atom), do: [atom]
+  defp atoms(%{} = map), do: map |> Map.to_list() |> atoms()
+  defp atoms(list) when is_list(list), do: Enum.flat_map(list, &atoms/1)
+  defp atoms(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> atoms()
+  defp atoms(_number), do: []
 
   test "a program that does not exist is an error" do
     assert {:error, {:enoent, "/no/such/program"}} = Program.connect(command: "/no/such/program")

@@ -11,8 +11,9 @@ defmodule Sconce.Bot.Bridge.Program do
     ]
   ]
 
-  # The fields of libmelee_ex's structs, so that their atoms exist where the library does not.
-  @fields ~w(__struct__ Elixir.Melee.GameState Elixir.Melee.PlayerState Elixir.Melee.Position Elixir.Melee.Projectile
+  # The fields of the structs of libmelee_ex, of ExPhil and of frames, so that their atoms exist where the library does not,
+  # and where its modules are not loaded yet.
+  @libmelee ~w(__struct__ Elixir.Melee.GameState Elixir.Melee.PlayerState Elixir.Melee.Position Elixir.Melee.Projectile
     Elixir.Melee.ECB Elixir.Melee.ControllerState Elixir.Melee.FoDPlatforms Elixir.Melee.StadiumTransformation x y top
     bottom left right event type frame stage whispy fod_platforms stadium_transformation menu_state submenu players
     projectiles ready_to_start is_teams distance menu_selection startAt playedOn consoleNick custom character
@@ -21,7 +22,28 @@ defmodule Sconce.Bot.Bridge.Program do
     speed_y_attack speed_ground_x_self nana cursor coin_down controller_status off_stage iasa moonwalkwarning
     controller_state ecb costume cpu_level is_holding_cpu_slider nametag nickName connectCode displayName team_id speed
     owner expiration_frames subtype spawn_id button processed_button main_stick c_stick raw_main_stick l_shoulder
-    r_shoulder a b z l r start d_up d_down d_left d_right menu over finished input menu_input)a
+    r_shoulder a b z l r start d_up d_down d_left d_right)a
+  @exphil ~w(Elixir.ExPhil.Bridge.GameState Elixir.ExPhil.Bridge.Player Elixir.ExPhil.Bridge.Nana
+    Elixir.ExPhil.Bridge.ControllerState Elixir.ExPhil.Bridge.Projectile Elixir.ExPhil.Bridge.Item own_port items
+    fod_platform_left fod_platform_right stadium_event stadium_type whispy_direction connect_code button_a button_b
+    button_x button_y button_z button_l button_r button_d_up speed_x speed_y facing held_by timer)a
+  @frame [
+           Sconce.Frame,
+           Sconce.Frame.Player,
+           :buttons,
+           :shoulder,
+           :nobody,
+           :nan,
+           :infinity,
+           :neg_infinity
+         ] ++
+           Map.keys(%Sconce.Frame{}) ++ Keyword.keys(Sconce.Frame.Player.fields())
+  @fields Enum.uniq(
+            ~w(frame menu over finished input menu_input)a ++ @libmelee ++ @exphil ++ @frame
+          )
+
+  # A line of text at the place of a length reads as more than this: its first byte is at least that of a tab.
+  @max_bytes 64 * 1024 * 1024
 
   @moduledoc """
   The bridge to a program that writes frames to its output and reads inputs from its input: another VM, or anything that
@@ -43,7 +65,11 @@ defmodule Sconce.Bot.Bridge.Program do
   | `{:menu_input, value}` | what the `:menu` function of the bot returned |
 
   The end of the program closes the bridge, and closing the bridge ends the program's input. A message that is not one of
-  these closes it, too.
+  these closes it, too, as does one of more than #{div(@max_bytes, 1024 * 1024)} MiB. The program's output is for messages alone: a line of a log that
+  it prints there reads as such a length, so let it write to its standard error.
+
+  The atoms of game states of libmelee_ex and ExPhil and of `Sconce.Frame` are known. A message with another atom that this
+  VM does not know closes the bridge without `trust: true`.
 
   ## Options
 
@@ -58,36 +84,59 @@ defmodule Sconce.Bot.Bridge.Program do
   @impl true
   def connect(opts) do
     options = Options.validate!(opts, @connect)
-    args = [:binary, :exit_status, packet: 4, args: options[:args]]
+    args = [:binary, :exit_status, :stream, args: options[:args]]
     port = Port.open({:spawn_executable, options[:command]}, args)
-    {:ok, %{port: port, safe: if(options[:trust], do: [], else: [:safe])}}
+    {:ok, %{port: port, trust: options[:trust], buffer: ""}}
   rescue
     error in ErlangError -> {:error, {error.original, opts[:command]}}
   end
 
   @impl true
-  def next(%{port: port} = bridge, timeout_ms) do
-    receive do
-      {^port, {:data, message}} -> {event(message, bridge.safe), bridge}
-      {^port, {:exit_status, status}} -> {{:closed, {:exit_status, status}}, bridge}
-      {:EXIT, ^port, reason} -> {{:closed, reason}, bridge}
-    after
-      timeout_ms -> {:none, bridge}
+  def next(bridge, timeout_ms),
+    do: next_until(bridge, System.monotonic_time(:millisecond) + timeout_ms)
+
+  # Output comes in pieces, which end anywhere.
+  defp next_until(%{port: port, buffer: buffer} = bridge, until) do
+    case buffer do
+      <<size::32, _::binary>> when size > @max_bytes ->
+        {{:closed, {:bad_message, text(buffer, size)}}, bridge}
+
+      <<size::32, message::binary-size(size), rest::binary>> ->
+        {event(message, bridge.trust), %{bridge | buffer: rest}}
+
+      _part ->
+        receive do
+          {^port, {:data, more}} -> next_until(%{bridge | buffer: buffer <> more}, until)
+          {^port, {:exit_status, status}} -> {{:closed, {:exit_status, status}}, bridge}
+        after
+          max(until - System.monotonic_time(:millisecond), 0) -> {:none, bridge}
+        end
     end
   end
 
-  defp event(message, safe) do
-    case :erlang.binary_to_term(message, safe) do
+  defp text(buffer, size) do
+    first = buffer |> binary_part(0, min(byte_size(buffer), 40)) |> inspect(printable_limit: 40)
+    "length #{size} at #{first}: stdout is for messages, logs belong to stderr"
+  end
+
+  defp event(message, trust) do
+    case :erlang.binary_to_term(message, if(trust, do: [], else: [:safe])) do
       {kind, _state} = event when kind in [:frame, :menu, :over] -> event
       other -> {:closed, {:bad_message, other}}
     end
   rescue
-    ArgumentError -> {:closed, {:bad_message, byte_size(message)}}
+    ArgumentError -> {:closed, {:bad_message, unread(byte_size(message), trust)}}
   end
+
+  defp unread(size, true), do: "#{size} bytes that are no term"
+
+  defp unread(size, false),
+    do: "#{size} bytes with an atom that this VM does not know (trust: true takes it), or no term"
 
   @impl true
   def put(%{port: port} = bridge, input) do
-    Port.command(port, :erlang.term_to_binary(message(input)))
+    message = input |> message() |> :erlang.term_to_binary()
+    Port.command(port, [<<byte_size(message)::32>>, message])
     {:ok, bridge}
   rescue
     ArgumentError -> {:error, :closed}
@@ -111,7 +160,6 @@ defmodule Sconce.Bot.Bridge.Program do
   defp flush(port) do
     receive do
       {^port, _message} -> flush(port)
-      {:EXIT, ^port, _reason} -> flush(port)
     after
       0 -> :ok
     end
