@@ -144,7 +144,21 @@ defmodule Sconce.Compat.ExPhil.Agent do
   end
 
   defp handed(%Play{player: nil}, _pid), do: :ok
-  defp handed(%Play{player: player}, pid), do: Session.transfer(player.session, pid)
+
+  # An agent without its session could not decide.
+  defp handed(%Play{player: player} = play, pid) do
+    with {:error, _error} = failed <- Session.transfer(player.session, pid) do
+      stop(pid)
+      _ = Play.close(play)
+      failed
+    end
+  end
+
+  defp stop(pid) do
+    GenServer.stop(pid)
+  catch
+    :exit, _ended -> :ok
+  end
 
   @doc """
   Returns the action of a game state, as indices of buckets. The moduledoc has its shapes.

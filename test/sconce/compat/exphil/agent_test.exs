@@ -1,7 +1,7 @@
 defmodule Sconce.Compat.ExPhil.AgentTest do
   use ExUnit.Case, async: true
 
-  alias Sconce.Compat.ExPhil.Agent
+  alias Sconce.Compat.ExPhil.{Agent, Play}
   alias Sconce.{Error, Policy, Session}
   alias Sconce.Compat.Melee
   alias Sconce.Test.MeleeStates
@@ -729,6 +729,53 @@ defmodule Sconce.Compat.ExPhil.AgentTest do
       assert Agent.get_config(:some_agent_of_a_test).name == :some_agent_of_a_test
       taken = [name: :some_agent_of_a_test, policy_path: golden("gru")]
       assert Agent.start_link(taken) == {:error, {:already_started, agent}}
+    end
+
+    # A registry that runs a function in the caller, after the session was opened and before it is handed over.
+    defmodule Between do
+      import Kernel, except: [send: 2]
+
+      def whereis_name({fun, _test}) do
+        fun.()
+        :undefined
+      end
+
+      def register_name({_fun, test}, pid) do
+        Kernel.send(test, {:agent, pid})
+        :yes
+      end
+
+      def unregister_name(_term), do: :ok
+      def send(_term, _message), do: :ok
+    end
+
+    test "ends if its session cannot be handed over" do
+      test = self()
+      tracer = spawn_link(fn -> forward(test) end)
+      :erlang.trace(test, true, [:call, {:tracer, tracer}])
+      :erlang.trace_pattern({Play, :open, 1}, [{:_, [], [{:return_trace}]}], [:local])
+
+      close = fn ->
+        assert_receive {:session, session}
+        :ok = Session.close(session)
+      end
+
+      name = {:via, Between, {close, test}}
+      answer = Agent.start_link(policy_path: golden("mlp_small"), name: name)
+      :erlang.trace(test, false, [:call])
+      assert {:error, %Error{kind: :not_found}} = answer
+      assert_receive {:agent, agent}
+      refute Process.alive?(agent)
+    end
+
+    defp forward(test) do
+      receive do
+        {:trace, ^test, :return_from, {Play, :open, 1}, {:ok, play}} ->
+          send(test, {:session, play.player.session})
+
+        _call ->
+          forward(test)
+      end
     end
 
     test "is found in ExPhil's registry, if the app has started it" do
