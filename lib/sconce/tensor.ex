@@ -6,7 +6,7 @@ defmodule Sconce.Tensor do
   # The struct is a tensor without Nx: its bytes, little-endian and row-major, its shape and type, and the names of its
   # dimensions. The bytes of an `Nx.BinaryBackend` are taken and given by reference.
 
-  alias Sconce.Error
+  alias Sconce.{Error, Loaded}
 
   @enforce_keys [:data, :shape, :type]
   defstruct @enforce_keys ++ [names: []]
@@ -100,7 +100,7 @@ defmodule Sconce.Tensor do
 
   @doc "Whether Nx is loaded, so that tensors can be made."
   @spec nx?() :: boolean
-  def nx?, do: Code.ensure_loaded?(Nx) and function_exported?(Nx, :from_binary, 2)
+  def nx?, do: Loaded.loaded?(Nx) and function_exported?(Nx, :from_binary, 2)
 
   @doc "Raises `ArgumentError` that names `what` unless tensors can be made."
   @spec nx!(String.t()) :: true

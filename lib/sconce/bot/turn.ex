@@ -99,7 +99,7 @@ defmodule Sconce.Bot.Turn do
   defp state(turn, %_{} = state, came) do
     cond do
       not Melee.recognised?(state) -> frame(turn, Map.get(state, :frame), state, came)
-      not is_map_key(state, :menu_state) -> refuse(turn, without_menu())
+      not is_map_key(state, :menu_state) -> refuse(turn, number(state), without_menu())
       Melee.phase(state) == :game -> melee(turn, state, came)
       true -> menu(turn, state)
     end

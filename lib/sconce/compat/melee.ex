@@ -1,5 +1,5 @@
 defmodule Sconce.Compat.Melee do
-  alias Sconce.{Action, Error, Frame, Options}
+  alias Sconce.{Action, Error, Frame, Loaded, Options}
 
   # Stage ids of a running game (libmelee's), and those of a replay's start.
   @stages %{0x06 => 8, 0x08 => 2, 0x12 => 3, 0x18 => 31, 0x19 => 32, 0x1A => 28}
@@ -387,7 +387,7 @@ defmodule Sconce.Compat.Melee do
 
   # The libmelee struct has more buttons, which stay released.
   defp named(module, fields) do
-    if Code.ensure_loaded?(module) do
+    if Loaded.loaded?(module) do
       default = struct(module)
       pressed = Map.merge(Map.get(default, :button, %{}), Map.get(fields, :button, %{}))
       fields = if Map.has_key?(default, :button), do: %{fields | button: pressed}, else: fields

@@ -32,7 +32,6 @@ defmodule Sconce.Bot.Bridge.Program do
            Sconce.Frame.Player,
            :buttons,
            :shoulder,
-           :nobody,
            :nan,
            :infinity,
            :neg_infinity
@@ -84,6 +83,8 @@ defmodule Sconce.Bot.Bridge.Program do
   @impl true
   def connect(opts) do
     options = Options.validate!(opts, @connect)
+    # With this module the owners of projectiles are known atoms.
+    {:module, _frame} = Code.ensure_loaded(Sconce.Frame)
     args = [:binary, :exit_status, :stream, args: options[:args]]
     port = Port.open({:spawn_executable, options[:command]}, args)
     {:ok, %{port: port, trust: options[:trust], buffer: ""}}

@@ -1,5 +1,5 @@
 defmodule Sconce.Compat.ExPhil.Agent do
-  alias Sconce.{Error, Options, Session}
+  alias Sconce.{Error, Loaded, Options, Session}
   alias Sconce.Compat.ExPhil.{Answer, Catalogue, Play, Snapshot, Uncertainty}
   alias Sconce.Compat.Melee
 
@@ -430,7 +430,7 @@ defmodule Sconce.Compat.ExPhil.Agent do
 
   # An app of ExPhil matches on its own error.
   defp unarmed(%{play: play}, op) do
-    if Code.ensure_loaded?(@error) and function_exported?(@error, :new, 2) do
+    if Loaded.loaded?(@error) and function_exported?(@error, :new, 2) do
       {:error, apply(@error, :new, [:no_policy_loaded, [agent: play.options[:name]]])}
     else
       details = %{what: "a policy", mend: "load_policy/2"}
