@@ -214,7 +214,7 @@ defmodule Match do
   # Answers each state at once.
   defp control({module, opts}) do
     Process.flag(:trap_exit, true)
-    controlled(module, opts, Reader.start_link(module, opts))
+    controlled(module, opts, Reader.start_link(module, opts, []))
   end
 
   defp controlled(module, opts, reader) do
@@ -232,7 +232,7 @@ defmodule Match do
 
       {:EXIT, ^reader, _reason} ->
         Process.sleep(500)
-        controlled(module, opts, Reader.start_link(module, opts))
+        controlled(module, opts, Reader.start_link(module, opts, []))
     end
   end
 
