@@ -1,6 +1,6 @@
 # A recorded match, replayed to a bot by another process of this machine at 60 frames a second, beside a no-op control.
 #
-#     mix run match.exs --corpus CORPUS [--frames 100000] [--hz 60] [--seed 1] [--policy FILE] | tee match.txt
+#     mix run match.exs --corpus CORPUS [--frames 100000] [--hz 60] [--seed 1] [--policy FILE] [--weights bf16] | tee match.txt
 #
 # The program `test/support/replayer.exs` writes the states of the corpus' games, in the shape of libmelee_ex, and reads
 # inputs (`Sconce.Bot.Bridge.Program`). Frames come twice, late in bursts, in another order, and again with other
@@ -18,8 +18,15 @@ defmodule Match do
   alias Sconce.Bot.{Bridge, Reader}
   alias Sconce.Test.MeleeStates
 
-  @switches [corpus: :string, frames: :integer, hz: :float, seed: :integer, policy: :string]
-  @defaults [frames: 100_000, hz: 60.0, seed: 1]
+  @switches [
+    corpus: :string,
+    frames: :integer,
+    hz: :float,
+    seed: :integer,
+    policy: :string,
+    weights: :string
+  ]
+  @defaults [frames: 100_000, hz: 60.0, seed: 1, weights: "stored"]
   @control -40
 
   def main(args) do
@@ -35,14 +42,15 @@ defmodule Match do
       path = Path.join(dir, "plan")
       MeleeStates.write_plan!(path, plan)
       policy = policy(opts[:policy])
-      IO.puts("#{inspect(policy)}")
+      IO.puts("#{inspect(policy)}, weights #{opts[:weights]}, #{opts[:hz]} frames a second")
 
       IO.puts(
         "#{Figures.grouped(expected.states)} states in #{expected.games} games: #{inspect(expected.faults)}"
       )
 
       control = Task.async(fn -> control(bridge(path, dir, "control", opts)) end)
-      games = bot(policy, bridge(path, dir, "bot", opts), length(plan) / opts[:hz])
+      weights = String.to_existing_atom(opts[:weights])
+      games = bot(policy, weights, bridge(path, dir, "bot", opts), length(plan) / opts[:hz])
       _ = Task.shutdown(control, :brutal_kill)
 
       of_bot = times(Path.join(dir, "bot"))
@@ -172,13 +180,13 @@ defmodule Match do
     {Bridge.Program, command: System.find_executable("elixir"), args: args}
   end
 
-  defp bot(policy, bridge, seconds) do
+  defp bot(policy, weights, bridge, seconds) do
     test = self()
 
     opts = [
       policy: policy,
       bridge: bridge,
-      session: [seed: 1],
+      session: [seed: 1, weights: weights],
       reconnect: 1_000_000,
       on_game: &send(test, {:game, &1})
     ]
