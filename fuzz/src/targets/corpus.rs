@@ -157,6 +157,12 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     extend(dir).and(checked)
 }
 
+/// A corpus in ExPhil's format cannot be extended.
+pub fn run_exphil(input: &[u8], dir: &Path) -> Result<()> {
+    Bundle::parse(input).write(dir).map_err(Error::io(dir))?;
+    checked(dir)
+}
+
 fn checked(dir: &Path) -> Result<()> {
     let cancel = AtomicBool::new(false);
     let verified = verify(dir, &|_| (), &cancel)?;

@@ -98,7 +98,7 @@ pub const ALL: [Target; 14] = [
         name: "exphil",
         seeds: corpus::exphil_seeds,
         mutate: corpus::mutate_exphil,
-        run: corpus::run,
+        run: corpus::run_exphil,
         stack: DIRTY,
         memory: MEMORY,
     },
