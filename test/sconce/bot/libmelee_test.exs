@@ -156,7 +156,7 @@ defmodule Sconce.Bot.Bridge.LibmeleeTest do
     bridge = {Libmelee, session: session, port: 2}
     Process.flag(:trap_exit, true)
     {:ok, bot} = Bot.start_link(policy: context.policy, reconnect: 0, bridge: bridge)
-    assert_receive {:EXIT, ^bot, {:shutdown, error}}, 30_000
+    assert_receive {:EXIT, ^bot, %Sconce.Error{} = error}, 30_000
     assert Exception.message(error) =~ "the bot plays port 1: give it to the bot"
     assert Libmelee.options([session: session, port: 1], port: 1) == [port: 1, session: session]
   end
