@@ -1,6 +1,6 @@
 # Eight bots in one VM at 60 frames a second, without and with a training run at background priority beside them.
 #
-#     mix run bots.exs --corpus CORPUS [--minutes 10] [--bots 8] | tee bots.txt
+#     mix run bots.exs --corpus CORPUS [--minutes 10] [--bots 8] [--beside-only] | tee bots.txt
 #
 # Each bot replays a recorded game through a bridge of its own, which is due every 1/60 s. An idle process that wakes every
 # 1/60 s is the control: its lateness is that of the machine. A frame is missed if its input is later than the next frame.
@@ -14,7 +14,7 @@ defmodule Bots do
   alias Sconce.{Bot, Corpus, Figures, Policy, Trainer}
   alias Sconce.Test.MeleeStates
 
-  @switches [corpus: :string, minutes: :float, bots: :integer]
+  @switches [corpus: :string, minutes: :float, bots: :integer, beside_only: :boolean]
   @defaults [minutes: 10.0, bots: 8]
   @frame_us 1_000_000 / 60
 
@@ -56,12 +56,14 @@ defmodule Bots do
     {:ok, policy} = Policy.init(spec, seed: 1)
     ms = round(opts[:minutes] * 60_000)
 
-    phase("alone", policy, corpus, opts[:bots], div(ms, 5), fn -> :ok end)
+    unless opts[:beside_only],
+      do: phase("alone", policy, corpus, opts[:bots], div(ms, 5), fn -> :ok end)
+
     out = Path.join(System.tmp_dir!(), "sconce-bots-#{System.pid()}")
 
     train = fn ->
       {:ok, run} =
-        Trainer.start_link(corpus: corpus, out: out, spec: Policy.Spec.new!(spec), epochs: 1000)
+        Trainer.start_link(corpus: corpus, out: out, spec: Policy.Spec.new(spec), epochs: 1000)
 
       run
     end
