@@ -132,9 +132,9 @@ defmodule Bots do
   defp share(part, whole), do: Float.round(1000 * part / max(whole, 1), 3)
 
   defp stopped(run) do
-    {:ok, info} = Trainer.info(run)
+    %{step: %{step: step}} = Trainer.info(run)
     _ = Trainer.stop(run)
-    info.step
+    step
   end
 
   defp stats(bot) do
