@@ -165,7 +165,7 @@ defmodule Sconce.Test.MeleeStates do
   def menu(number \\ -10_000),
     do: %{state(number) | menu_state: 0, players: %{}}
 
-  @doc "The states of `Sconce.Corpus.recording/3` of player 0, who is at port 1, with a countdown before them."
+  @doc "The states of `Sconce.Corpus.recording/3` of player 0 at port 1, with a countdown before them."
   def of_recording([{first, _labels} | _] = recording) do
     countdown = for number <- @start..(@control - 1), do: %{of_row(first) | frame: number}
     countdown ++ for({row, _labels} <- recording, do: of_row(row))

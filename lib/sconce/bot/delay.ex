@@ -5,8 +5,7 @@ defmodule Sconce.Bot.Delay do
   # An input has a signature: the third of the main stick's x axis, and buttons. The lag is the one by which most changes of
   # the sent signatures reappear in the reported ones.
 
-  # Frames that are compared, most frames of lag, and changes that a measurement needs.
-  @frames 600
+  # Most frames of lag, and changes that a measurement needs.
   @most 60
   @changes 24
   # Share of changes that must reappear, and its distance from that of every other lag.
@@ -23,7 +22,7 @@ defmodule Sconce.Bot.Delay do
   @first -120
   @last -58
 
-  defstruct sent: %{}, seen: %{}, newest: nil
+  defstruct sent: %{}, seen: %{}
 
   @type t :: %__MODULE__{}
 
@@ -38,21 +37,11 @@ defmodule Sconce.Bot.Delay do
 
   @doc "Takes the input that was sent for a frame, and the one that the game reported in it, or nil."
   def add(%__MODULE__{} = delay, number, sent, seen) do
-    %__MODULE__{
-      sent: put(delay.sent, number, sent),
-      seen: put(delay.seen, number, seen),
-      newest: number
-    }
+    %__MODULE__{sent: put(delay.sent, number, sent), seen: put(delay.seen, number, seen)}
   end
 
   defp put(map, _number, nil), do: map
-
-  defp put(map, number, input) do
-    map = if map_size(map) >= 2 * @frames, do: Map.drop(map, old(map)), else: map
-    Map.put(map, number, signature(input))
-  end
-
-  defp old(map), do: map |> Map.keys() |> Enum.sort() |> Enum.take(@frames)
+  defp put(map, number, input), do: Map.put(map, number, signature(input))
 
   defp signature(%{main_stick: %{x: x}, buttons: buttons}),
     do:
