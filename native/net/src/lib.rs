@@ -1,0 +1,24 @@
+//! Small networks of images, signals and sensors: layers as data, their weights, and a packed form for one CPU core.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `spec` | the declaration |
+//! | `outline` | shapes, sizes and names that follow from a declaration |
+//! | `net` | a declaration with its weights |
+//! | `file` | a network as one safetensors file |
+//! | `packed` | the form that runs |
+#![warn(unreachable_pub)]
+
+mod bounds;
+mod file;
+mod net;
+mod outline;
+mod packed;
+mod spec;
+
+pub use bounds::{MAX_DEPTH, MAX_LAYERS, MAX_PARAMETERS, MAX_SIZE, MAX_VALUES};
+pub use net::{Net, Weight};
+pub use outline::{LayerOutline, Outline};
+pub use packed::{Packed, Storage};
+pub use sconce_tensor::{Error, Result};
+pub use spec::{Function, Input, Layer, NetSpec};
