@@ -9,7 +9,7 @@ defmodule Sconce.Build.RoomsTest do
     "tensor" => ~w(cuda),
     "ops" => ~w(tensor cuda),
     "realtime" => ~w(ops tensor),
-    "net" => ~w(ops tensor),
+    "net" => ~w(tensor),
     "game" => ~w(tensor),
     "nn" => ~w(realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),
@@ -21,11 +21,10 @@ defmodule Sconce.Build.RoomsTest do
     "compress" => ~w(data nn realtime ops tensor),
     "evolve" => ~w(env nn ops tensor cuda),
     "hrr" => ~w(tensor cuda),
-    "net" => ~w(ops realtime tensor),
     "onnx" => ~w(nn ops tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>
-      ~w(net onnx compat compress evolve hrr net play serve train data env fixtures nn realtime ops game tensor cuda)
+      ~w(onnx compat compress evolve hrr net play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.
