@@ -111,8 +111,7 @@ fn decode(what: &str, bytes: &[u8]) -> Result<Net> {
 
 /// The version is checked first, because a later one may have a declaration that cannot be read here.
 fn check_version(what: &str, text: &str) -> Result<()> {
-    let raw: serde_json::Value =
-        serde_json::from_str(text).map_err(|e| Error::corrupt(what, e))?;
+    let raw: serde_json::Value = serde_json::from_str(text).map_err(|e| Error::corrupt(what, e))?;
     let version = raw.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
     match version == u64::from(VERSION) {
         true => Ok(()),
