@@ -34,17 +34,20 @@
 //! | [`matrix_state`] | recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM |
 //! | [`attention`] | attention over a sliding window, softmax |
 //! | [`matmul`] | all matrix products |
+//! | [`mod@convolution`], [`pooling`], [`mod@batch_norm`], [`mod@upsample`] | signals and images, channels first, on CPUs only |
 //!
 //! Shared parts: [`tensor`] (tensors as slices), [`op`] (the interface of an op), [`tape`] (the autograd), [`simd`]
 //! (loops over the widest available vectors), [`residual`] (the norm, dropout and sum around a layer), [`columns`]
-//! (shards of channels), [`lengths`] (frames of each row), [`rows`] (copies that a recorded step makes).
+//! (shards of channels), [`planes`] (positions of a kernel), [`lengths`] (frames of each row), [`rows`] (copies that a recorded step makes).
 #![warn(unreachable_pub)]
 
 pub mod activation;
 pub mod arrange;
 pub mod attention;
+pub mod batch_norm;
 pub mod ceilings;
 pub mod columns;
+pub mod convolution;
 pub mod dense;
 pub mod dropout;
 pub mod fake_quantise;
@@ -59,6 +62,8 @@ pub mod matmul;
 pub mod matrix_state;
 pub mod norm;
 pub mod op;
+pub mod planes;
+pub mod pooling;
 pub mod recurrent;
 pub mod residual;
 pub mod rotary;
@@ -66,6 +71,7 @@ pub mod rows;
 pub mod selective_scan;
 mod stabiliser;
 mod uninit;
+pub mod upsample;
 pub mod weights;
 pub mod wkv;
 
@@ -76,6 +82,8 @@ pub use activation::{Activation, activate, gated};
 pub use attention::{
     attention, attention_of_last, attention_residual, attention_weights, masked_softmax, softmax,
 };
+pub use batch_norm::{BatchNorm, batch_norm, batch_norm_of};
+pub use convolution::convolution;
 pub use dense::{
     Activated, Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, linear,
     linear_norm, linear_parts, perceptron, project,
@@ -89,8 +97,11 @@ pub use lower_bound::lower_bound;
 pub use mamba::{MambaWeights, mamba, mamba_residual};
 pub use matrix_state::matrix_state;
 pub use norm::{HeadNorms, Norm, group_norm, head_norm, row_norm};
+pub use planes::Kernel;
+pub use pooling::{Pooling, global_pooling, pooling};
 pub use recurrent::{gru, lstm, slstm};
 pub use residual::Residual;
 use sconce_tensor::{Error, Precision, Result, device, memory, pool, rng, simd, tape, tensor};
 pub use selective_scan::{Selective, selective_scan};
+pub use upsample::upsample;
 pub use wkv::{Wkv, wkv};

@@ -11,4 +11,5 @@ mod feed_forward;
 mod linear_recurrence;
 mod matrix_state;
 mod perceptron;
+mod planes;
 mod selective_scan;
