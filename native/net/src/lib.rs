@@ -7,6 +7,7 @@
 //! | `net` | a declaration with its weights |
 //! | `file` | a network as one safetensors file |
 //! | `packed` | the form that runs |
+//! | [`training`] | the form that is trained |
 #![warn(unreachable_pub)]
 
 mod bounds;
@@ -15,6 +16,7 @@ mod net;
 mod outline;
 mod packed;
 mod spec;
+pub mod training;
 
 pub use bounds::{MAX_DEPTH, MAX_LAYERS, MAX_PARAMETERS, MAX_SIZE, MAX_VALUES};
 pub use net::{Net, Weight};
