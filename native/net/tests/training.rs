@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 use proptest::prelude::*;
 use sconce_net::training::{Mode, Training};
-use sconce_net::{Function, Input, Layer, Net, NetSpec};
+use sconce_net::{Function, Input, Layer, Net, NetSpec, Packed, Storage};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tape;
 
@@ -307,4 +307,31 @@ proptest! {
         let y = Training::new(&net).unwrap().forward(&inputs(&spec, 3, 9), Mode::Inference).unwrap();
         prop_assert_eq!(&y.dims()[1..], &net.outline().output[..]);
     }
+
+    #[test]
+    fn the_packed_form_of_random_layers_equals_the_training_form((is_image, layers) in layers()) {
+        let spec = fitting(is_image, layers);
+        compare_with_packed(&spec, 7);
+    }
+}
+
+/// Compares the packed form, item by item, with the training form.
+fn compare_with_packed(spec: &NetSpec, seed: u64) {
+    let (net, x, batch) = (shaken(spec, seed), inputs(spec, 3, seed), 3);
+    let want = values(&Training::new(&net).unwrap().forward(&x, Mode::Inference).unwrap());
+    let mut packed = Packed::new(&net, Storage::F32).unwrap();
+    let mut got = vec![0.0; want.len()];
+    for (i, y) in got.chunks_mut(want.len() / batch).enumerate() {
+        let item: Vec<Vec<f32>> = x.iter().map(|x| values(&x.get(i).unwrap())).collect();
+        packed.run(&item.iter().map(|x| &x[..]).collect::<Vec<_>>(), y).unwrap();
+    }
+    let scale = want.iter().fold(1.0f32, |most, y| most.max(y.abs()));
+    for (got, want) in got.iter().zip(&want) {
+        assert!((got - want).abs() <= 1e-5 * scale, "{got} instead of {want} in {spec:?}");
+    }
+}
+
+#[test]
+fn the_packed_form_of_every_kind_of_layer_equals_the_training_form() {
+    (1..9).for_each(|seed| compare_with_packed(&every_kind(), seed));
 }

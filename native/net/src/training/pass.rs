@@ -188,6 +188,6 @@ fn concatenated(parts: &[Tensor]) -> Result<Tensor> {
 
 /// `[b, m, n]` -> `[b, n, m]`.
 fn turned(x: &Tensor) -> Result<Tensor> {
-    let y = x.detach().transpose(1, 2)?.contiguous()?;
+    let y = x.transpose(1, 2)?.contiguous()?;
     Ok(tape::view(x, y, |d| d.transpose(1, 2)?.contiguous()))
 }
