@@ -109,7 +109,7 @@ impl Sizes {
     }
 }
 
-/// What a shard of a backward pass computes.
+/// The gradients that a shard of a backward pass computes.
 struct Wanted<'a> {
     /// The gradient of the input, set by the shard; empty if not wanted.
     dx: &'a mut [f32],

@@ -12,7 +12,7 @@ use crate::{Error, Result, arrange, memory, pool};
 /// Values of one shard, at least.
 const SHARD: usize = 1 << 14;
 
-/// What is computed of a window.
+/// The value of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
     /// The largest value; padding is never the largest. NaN if the window has NaN. The gradient belongs to the first of

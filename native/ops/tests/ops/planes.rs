@@ -37,7 +37,8 @@ fn check(golden: &Golden, y: &Tensor, x: &Tensor, weights: &[(&str, &Weight)]) {
 
 #[test]
 fn convolutions_reproduce_the_reference() {
-    let cases: [(&str, &[usize], &[usize], &[usize], usize); 11] = [
+    type Named = (&'static str, &'static [usize], &'static [usize], &'static [usize], usize);
+    let cases: [Named; 11] = [
         ("conv1d", &[1], &[0], &[1], 1),
         ("conv1d_stride", &[3], &[2], &[1], 1),
         ("conv1d_dilation", &[1], &[4], &[4], 1),
@@ -218,7 +219,7 @@ impl Case {
         [y, dx, dw, db]
     }
 
-    /// What [`slow`](Self::slow) computes, by the op.
+    /// The results of [`slow`](Self::slow), computed by the op.
     fn fast(&self, dy: &dyn Fn(&Tensor) -> Tensor) -> [Tensor; 4] {
         record();
         let [x, w, b] = [self.x(), self.weight(), self.bias()].map(|t| Weight::from(variable(&t)));
