@@ -38,13 +38,14 @@ pub(crate) struct Conv {
     pub(crate) taps: Taps,
 }
 
-/// The widths of blocks of filters, by the filters that are left.
+/// The widths of blocks of filters, by the filters that are left. Two vectors of each pixel are best, with six pixels.
 fn block(left: usize, pixels: usize) -> usize {
     match left {
         // One pixel has few sums, so it takes many filters at once.
-        32.. if pixels < 3 => 64,
-        0..=8 => 8,
-        _ => 16,
+        33.. if pixels < 3 => 64,
+        17.. if simd::level() == Level::Avx512 => 32,
+        9.. => 16,
+        _ => 8,
     }
 }
 
@@ -97,7 +98,8 @@ fn sums<const P: usize, const B: usize, const FMA: bool>(tile: &Tile<'_>) -> [[f
         let x: [&[f32]; P] = std::array::from_fn(|p| &tile.x[tile.places[p] + tap..][..now.len()]);
         for (i, w) in now.iter().enumerate() {
             for p in 0..P {
-                let x = x[p][i];
+                // SAFETY: each of these slices has the length of `now`. Checks here would keep the sums in memory.
+                let x = unsafe { *x[p].get_unchecked(i) };
                 for l in 0..B {
                     sums[p][l] = mul_add::<FMA>(x, w[l], sums[p][l]);
                 }
@@ -132,39 +134,38 @@ dispatch! {
     }
 }
 
-/// The largest tile.
-const MOST: usize = 12;
+/// The pixels of the largest tile.
+const MOST: usize = 8;
 
+/// The pixels of the next tile.
 fn pixels_of_tile(left: usize, block: usize) -> usize {
-    let most = match (simd::level(), block) {
-        (_, 64) => 1,
-        (Level::Avx512, _) | (_, 8) => 12,
+    let most = match block {
+        64 => 1,
+        8 => 8,
+        16 if simd::level() == Level::Avx512 => 8,
         _ => 6,
     };
-    match left.min(most) {
-        12 => 12,
-        6..12 => 6,
-        n => n,
-    }
+    let sizes = [8, 6, 4, 2, 1];
+    sizes.into_iter().find(|size| *size <= left.min(most)).unwrap_or(1)
 }
 
 fn run_tile(count: usize, block: usize, own: &Tile<'_>, ends: &Ends<'_>, y: &mut [f32]) {
-    match (count, block) {
-        (_, 64) => tile::<1, 64>(own, ends, y),
-        (1, 8) => tile::<1, 8>(own, ends, y),
-        (2, 8) => tile::<2, 8>(own, ends, y),
-        (3, 8) => tile::<3, 8>(own, ends, y),
-        (4, 8) => tile::<4, 8>(own, ends, y),
-        (5, 8) => tile::<5, 8>(own, ends, y),
-        (6, 8) => tile::<6, 8>(own, ends, y),
-        (_, 8) => tile::<12, 8>(own, ends, y),
-        (1, _) => tile::<1, 16>(own, ends, y),
-        (2, _) => tile::<2, 16>(own, ends, y),
-        (3, _) => tile::<3, 16>(own, ends, y),
-        (4, _) => tile::<4, 16>(own, ends, y),
-        (5, _) => tile::<5, 16>(own, ends, y),
-        (6, _) => tile::<6, 16>(own, ends, y),
-        (_, _) => tile::<12, 16>(own, ends, y),
+    match (block, count) {
+        (8, 1) => tile::<1, 8>(own, ends, y),
+        (8, 2) => tile::<2, 8>(own, ends, y),
+        (8, 4) => tile::<4, 8>(own, ends, y),
+        (8, 6) => tile::<6, 8>(own, ends, y),
+        (8, _) => tile::<8, 8>(own, ends, y),
+        (16, 1) => tile::<1, 16>(own, ends, y),
+        (16, 2) => tile::<2, 16>(own, ends, y),
+        (16, 4) => tile::<4, 16>(own, ends, y),
+        (16, 6) => tile::<6, 16>(own, ends, y),
+        (16, _) => tile::<8, 16>(own, ends, y),
+        (32, 1) => tile::<1, 32>(own, ends, y),
+        (32, 2) => tile::<2, 32>(own, ends, y),
+        (32, 4) => tile::<4, 32>(own, ends, y),
+        (32, _) => tile::<6, 32>(own, ends, y),
+        (_, _) => tile::<1, 64>(own, ends, y),
     }
 }
 
