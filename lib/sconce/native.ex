@@ -57,6 +57,16 @@ defmodule Sconce.Native do
   def device_memory(_reference, _ordinal), do: unavailable(:ledger)
   def device_release(_reference, _ordinal), do: unavailable(:release)
 
+  # Net
+  def net_outline(_spec), do: unavailable(:outline)
+  def net_init(_spec, _seed, _storage), do: unavailable(:init)
+  def net_load(_path, _storage), do: unavailable(:load)
+  def net_from_weights(_spec, _weights, _storage), do: unavailable(:from_weights)
+  def net_save(_net, _path), do: unavailable(:save)
+  def net_weights(_net), do: unavailable(:weights)
+  def net_run(_net, _inputs), do: unavailable(:run)
+  def net_run_dirty(_net, _inputs), do: unavailable(:run)
+
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
   def corpus_import_tables(_reference, _game, _paths, _dir, _options), do: unavailable(:import)

@@ -1,0 +1,267 @@
+defmodule Sconce.Net do
+  alias Sconce.{Error, Native, Options}
+  alias Sconce.Evolve.Tensors
+  alias Sconce.Net.{Outline, Spec, Values}
+
+  @storage [
+    storage: [
+      type: {:in, [:f32, :int8]},
+      default: :f32,
+      doc:
+        "Format of weights in memory: 32-bit floats, or 8-bit integers with a scale for each output."
+    ]
+  ]
+  @seed [seed: [type: :non_neg_integer, default: 0, doc: "Seed of the initial weights."]]
+
+  @moduledoc """
+  Small networks for images, signals, sensors and tokens, on a CPU.
+
+      iex> {:ok, net} = Sconce.Net.init([input: [1, 8, 8], layers: [
+      ...>   {:conv, 4, 3, stride: 2, padding: 1, bias: false},
+      ...>   {:batch_norm, activation: :relu},
+      ...>   {:max_pool, 2},
+      ...>   :flatten,
+      ...>   {:dense, 3}]], seed: 1)
+      iex> net
+      #Sconce.Net<1x8x8 -> conv, batch_norm, max_pool, flatten, dense -> 3 · 103 parameters · f32>
+      iex> image = List.duplicate(List.duplicate(0.5, 8), 8)
+      iex> {:ok, output} = Sconce.Net.run(net, [image])
+      iex> length(output)
+      3
+
+  `Sconce.Net.Spec` describes inputs and layers, and `Sconce.Zoo` has thirty such networks. A net infers; nothing here
+  trains one yet. Weights of a network of PyTorch come by `from_weights/3`: names and layouts are those of
+  `torch.nn.Sequential`.
+
+  A net is a handle of weights in native memory. No process owns it. Calls of several processes run side by side, each
+  in an arena of its own. At most 64 arenas are kept for later calls.
+
+  A call computes on one thread. A net of at most #{Sconce.Figures.grouped(8_000_000)} operations runs on the scheduler of
+  the caller, and a larger one on a dirty scheduler.
+  """
+
+  @enforce_keys [:ref, :spec, :outline, :storage, :bytes, :arena_bytes]
+  defstruct @enforce_keys
+
+  @typedoc "A network in native memory: its declaration, its outline, and the bytes of weights and of one arena."
+  @type t :: %__MODULE__{
+          ref: reference,
+          spec: Spec.t(),
+          outline: Outline.t(),
+          storage: :f32 | :int8,
+          bytes: non_neg_integer,
+          arena_bytes: non_neg_integer
+        }
+
+  @typedoc "Nested lists of numbers, a map of `:data`, `:shape` and `:type`, an Nx tensor, or a binary of 32-bit floats."
+  @type tensor :: term
+
+  # A net of more operations runs on a dirty scheduler: about 200 us at 40 Gflop/s.
+  @most_inline 8_000_000
+
+  @doc """
+  Returns a checked declaration, see `Sconce.Net.Spec.new/1`.
+
+      iex> Sconce.Net.new(input: [12], layers: [{:dense, 4, activation: :tanh}])
+      #Sconce.Net.Spec<12 -> dense>
+  """
+  @spec new(Spec.t() | keyword) :: Spec.t()
+  def new(spec), do: Spec.new(spec)
+
+  @doc """
+  Creates a net with random weights: the initial weights of PyTorch, from the given seed.
+
+  Layers that do not fit each other are an error of kind `:mismatch`.
+
+  #{Options.docs(@seed ++ @storage)}
+
+      iex> {:ok, net} = Sconce.Net.init([input: [2], layers: [{:dense, 1, bias: false}]], seed: 3)
+      iex> net.outline.parameters
+      2
+      iex> {:error, error} = Sconce.Net.init(input: [1, 4, 4], layers: [{:conv, 2, 5}])
+      iex> error.kind
+      :mismatch
+  """
+  @spec init(Spec.t() | keyword, keyword) :: {:ok, t} | {:error, Error.t()}
+  def init(spec, opts \\ []) do
+    opts = Options.validate!(opts, @seed ++ @storage)
+    spec = Spec.new(spec)
+    made(Native.net_init(Spec.to_native(spec), opts[:seed], opts[:storage]), spec, opts)
+  end
+
+  @doc """
+  Loads a net of `save/2`.
+
+  #{Options.docs(@storage)}
+  """
+  @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
+  def load(path, opts \\ []) do
+    opts = Options.validate!(opts, @storage)
+    path |> Options.path!() |> Native.net_load(opts[:storage]) |> made(nil, opts)
+  end
+
+  @doc """
+  Saves a net as one file in the safetensors format, with its declaration. The file has 32-bit floats.
+
+      iex> path = Path.join(System.tmp_dir!(), "sconce-net-doctest.safetensors")
+      iex> {:ok, net} = Sconce.Net.init([input: [2], layers: [{:dense, 1}]], seed: 3)
+      iex> Sconce.Net.save(net, path)
+      :ok
+      iex> {:ok, same} = Sconce.Net.load(path)
+      iex> File.rm!(path)
+      iex> Sconce.Net.run(same, [1, 2]) == Sconce.Net.run(net, [1, 2])
+      true
+  """
+  @spec save(t, Path.t()) :: :ok | {:error, Error.t()}
+  def save(%__MODULE__{ref: ref}, path), do: Native.net_save(ref, Options.path!(path))
+
+  @doc """
+  Runs a net on one input, and returns its output in the form of the input.
+
+  The input has the declared shape, or this shape with a first axis of 1. A net of several inputs takes a map or a keyword
+  list of them by name. Any shape will do for a binary of 32-bit floats. A number that is not finite is an error.
+
+      iex> {:ok, net} = Sconce.Net.init(inputs: [a: [2], b: [3]], layers: [{:inputs, a: [{:dense, 4}], b: []}, {:dense, 1}])
+      iex> {:ok, [_number]} = Sconce.Net.run(net, a: [1, 2], b: [3, 4, 5])
+      iex> {:error, error} = Sconce.Net.run(net, a: [1, 2], b: [3, 4])
+      iex> Exception.message(error)
+      "run: input b: expected the shape {3}, got {2}"
+  """
+  @spec run(t, tensor | %{optional(atom | String.t()) => tensor} | keyword) ::
+          {:ok, tensor} | {:error, Error.t()}
+  def run(%__MODULE__{ref: ref, spec: spec, outline: outline}, inputs) do
+    with {:ok, data, form} <- Values.read(spec, inputs),
+         {:ok, output} <- compute(ref, data, outline.flops),
+         do: {:ok, Values.write(output, outline.output, form)}
+  end
+
+  defp compute(ref, data, flops) when is_integer(flops) and flops <= @most_inline do
+    # `:full`: no arena is free, and a new one takes longer than a run.
+    with :full <- Native.net_run(ref, data), do: Native.net_run_dirty(ref, data)
+  end
+
+  defp compute(ref, data, _flops), do: Native.net_run_dirty(ref, data)
+
+  @doc """
+  Returns the layers of a declaration or of a net with shapes, parameters and operations. Layers that do not fit each
+  other are an error of kind `:mismatch`, which names both shapes.
+
+      iex> {:ok, outline} = Sconce.Net.outline(input: [3, 8, 8], layers: [{:conv, 4, 3}, :flatten, {:dense, 2}])
+      iex> outline
+      #Sconce.Net.Outline<3 layers -> 2 · 402 parameters · 8,352 flops>
+      iex> Enum.map(outline.layers, &{&1.name, &1.output})
+      [{"layers.0", [4, 6, 6]}, {"layers.1", [144]}, {"layers.2", [2]}]
+  """
+  @spec outline(Spec.t() | keyword | t) :: {:ok, Outline.t()} | {:error, Error.t()}
+  def outline(%__MODULE__{outline: outline}), do: {:ok, outline}
+
+  def outline(spec) do
+    with {:ok, outline} <- spec |> Spec.new() |> Spec.to_native() |> Native.net_outline(),
+         do: {:ok, Outline.from_native(outline)}
+  end
+
+  @doc """
+  Returns the outline as a table. Raises the error of layers that do not fit.
+
+      iex> IO.puts(Sconce.Net.summary(input: [3, 8, 8], layers: [{:conv, 4, 3}, :flatten, {:dense, 2}]))
+      layer     kind     output  parameters  flops
+      layers.0  conv     4x6x6          112  7,776
+      layers.1  flatten  144              0      0
+      layers.2  dense    2              290    576
+      all                2              402  8,352
+      :ok
+  """
+  @spec summary(Spec.t() | keyword | t | Outline.t()) :: String.t()
+  def summary(%Outline{} = outline), do: Outline.table(outline)
+
+  def summary(net) do
+    case outline(net) do
+      {:ok, outline} -> Outline.table(outline)
+      {:error, error} -> raise error
+    end
+  end
+
+  @doc """
+  Returns sizes: `parameters` and `flops`, `bytes` of the packed weights, `arena_bytes` of the memory of one call, and
+  `storage`.
+
+      iex> {:ok, net} = Sconce.Net.init(input: [2], layers: [{:dense, 1}])
+      iex> info = Sconce.Net.info(net)
+      iex> {info.parameters, info.flops, info.storage}
+      {3, 4, :f32}
+  """
+  @spec info(t) :: map
+  def info(%__MODULE__{outline: %Outline{} = outline} = net) do
+    net
+    |> Map.take([:storage, :bytes, :arena_bytes])
+    |> Map.merge(Map.take(outline, [:parameters, :flops]))
+  end
+
+  @doc """
+  Returns the weights by name, as 32-bit floats before packing. `:as` is their form:
+
+  #{Options.docs(Tensors.schema())}
+
+      iex> {:ok, net} = Sconce.Net.init(input: [2], layers: [{:dense, 3}, :relu])
+      iex> {:ok, weights} = Sconce.Net.weights(net, as: :binaries)
+      iex> for {name, tensor} <- Enum.sort(weights), do: {name, tensor.shape}
+      [{"layers.0.bias", {3}}, {"layers.0.weight", {3, 2}}]
+  """
+  @spec weights(t, keyword) :: {:ok, %{String.t() => tensor}} | {:error, Error.t()}
+  def weights(%__MODULE__{ref: ref}, opts \\ []) do
+    [as: as] = Options.validate!(opts, Tensors.schema())
+    form = Tensors.form!(as)
+
+    with {:ok, weights} <- Native.net_weights(ref) do
+      {:ok,
+       Map.new(weights, fn {name, shape, data} -> {name, Values.write(data, shape, form)} end)}
+    end
+  end
+
+  @doc """
+  Creates a net of weights by name, in any form of a tensor. A missing weight, one that the declaration does not have, and
+  one of another shape are errors.
+
+  #{Options.docs(@storage)}
+
+      iex> spec = [input: [2], layers: [{:dense, 1}]]
+      iex> {:ok, net} = Sconce.Net.from_weights(spec, %{"layers.0.weight" => [[1, 2]], "layers.0.bias" => [0.5]})
+      iex> Sconce.Net.run(net, [3, 4])
+      {:ok, [11.5]}
+  """
+  @spec from_weights(Spec.t() | keyword, %{String.t() => tensor}, keyword) ::
+          {:ok, t} | {:error, Error.t()}
+  def from_weights(spec, weights, opts \\ []) do
+    opts = Options.validate!(opts, @storage)
+    spec = Spec.new(spec)
+
+    with {:ok, weights} <- Values.weights(weights) do
+      made(Native.net_from_weights(Spec.to_native(spec), weights, opts[:storage]), spec, opts)
+    end
+  end
+
+  defp made({:ok, {ref, info}}, spec, opts) do
+    {:ok,
+     %__MODULE__{
+       ref: ref,
+       spec: spec || Spec.from_native(info.spec),
+       outline: Outline.from_native(info.outline),
+       storage: opts[:storage],
+       bytes: info.bytes,
+       arena_bytes: info.arena_bytes
+     }}
+  end
+
+  defp made({:error, _error} = refused, _spec, _opts), do: refused
+
+  defimpl Inspect do
+    alias Sconce.{Figures, Net}
+
+    def inspect(%{spec: spec, outline: outline, storage: storage}, _opts) do
+      "#Sconce.Net<#{Net.Spec.summary(spec)} -> #{Net.Spec.text(outline.output)} · " <>
+        "#{Figures.grouped(outline.parameters)} parameters · #{storage}>"
+    rescue
+      _built_by_hand -> "#Sconce.Net<>"
+    end
+  end
+end

@@ -1,0 +1,178 @@
+//! Small networks: `Sconce.Net`.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustler::{Binary, Env, ResourceArc, Resource, Term};
+use sconce_net::{Net, NetSpec, Outline, Packed, Storage};
+use sconce_tensor::{Error, Result};
+use serde::Serialize;
+
+use crate::border::{
+    Answer, Data, Handle, Handled, call, decode, encode, from_binary, inline, perform, to_binary,
+};
+
+/// Packed forms that a handle keeps for later calls.
+const KEPT: usize = 64;
+
+struct NetHandle {
+    net: Net,
+    storage: Storage,
+    /// Packed forms that no call uses. A call takes one out, so a panic loses it and nothing else.
+    free: Mutex<Vec<Packed>>,
+}
+
+#[rustler::resource_impl]
+impl Resource for NetHandle {}
+
+impl Handled for NetHandle {
+    const NOUN: &'static str = "net";
+}
+
+impl NetHandle {
+    fn free<R>(&self, with: impl FnOnce(&mut Vec<Packed>) -> R) -> R {
+        with(&mut self.free.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn packed(&self) -> Result<Packed> {
+        match self.free(Vec::pop) {
+            Some(packed) => Ok(packed),
+            None => Packed::new(&self.net, self.storage),
+        }
+    }
+
+    fn put_back(&self, packed: Packed) {
+        self.free(|free| {
+            if free.len() < KEPT {
+                free.push(packed);
+            }
+        });
+    }
+
+    fn run<'a>(&self, env: Env<'a>, mut packed: Packed, inputs: &[Vec<f32>]) -> Result<Term<'a>> {
+        let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
+        let mut output = vec![0.0; self.net.outline().output.iter().product()];
+        let ran = packed.run(&inputs, &mut output);
+        self.put_back(packed);
+        ran.map(|()| to_binary(env, &output))
+    }
+}
+
+/// What the Elixir struct keeps of a net.
+#[derive(Serialize)]
+struct Info<'n> {
+    spec: &'n NetSpec,
+    outline: &'n Outline,
+    bytes: usize,
+    arena_bytes: usize,
+}
+
+/// A net as an answer: the handle and its info.
+struct Made(Net, Storage);
+
+impl Answer for Made {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        let Made(net, storage) = self;
+        let packed = Packed::new(&net, storage)?;
+        let info = encode(
+            env,
+            &Info {
+                spec: net.spec(),
+                outline: net.outline(),
+                bytes: packed.weight_bytes(),
+                arena_bytes: packed.arena_bytes(),
+            },
+        )?;
+        let free = Mutex::new(vec![packed]);
+        (ResourceArc::new(NetHandle { net, storage, free }), info).into_term(env)
+    }
+}
+
+/// The layers of a declaration with their shapes.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn net_outline<'a>(env: Env<'a>, spec: Term<'a>) -> Term<'a> {
+    call(env, "outline", || decode::<NetSpec>(spec)?.check().map(Data))
+}
+
+/// A net of random weights. Returns `{:ok, {handle, info}}`.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn net_init<'a>(env: Env<'a>, spec: Term<'a>, seed: u64, storage: Term<'a>) -> Term<'a> {
+    call(env, "init", || {
+        let net = Net::init(&decode(spec)?, seed)?;
+        Ok(Made(net, decode(storage)?))
+    })
+}
+
+/// A net of a file. Returns `{:ok, {handle, info}}`.
+#[rustler::nif(schedule = "DirtyIo")]
+fn net_load<'a>(env: Env<'a>, path: String, storage: Term<'a>) -> Term<'a> {
+    call(env, "load", || Ok(Made(Net::load(Path::new(&path))?, decode(storage)?)))
+}
+
+/// A net of weights `{name, shape, data}` of f32. Returns `{:ok, {handle, info}}`.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn net_from_weights<'a>(
+    env: Env<'a>,
+    spec: Term<'a>,
+    weights: Term<'a>,
+    storage: Term<'a>,
+) -> Term<'a> {
+    call(env, "from_weights", || {
+        let given: Vec<(String, Vec<usize>, Binary)> =
+            weights.decode().map_err(|_| Error::not_found("weights"))?;
+        let mut weights = Vec::with_capacity(given.len());
+        for (name, shape, data) in given {
+            let numbers = from_binary(&name, &data, f32::from_le_bytes)?;
+            weights.push((name, numbers, shape));
+        }
+        let net = Net::from_weights(&decode(spec)?, weights)?;
+        Ok(Made(net, decode(storage)?))
+    })
+}
+
+/// Writes a net to a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn net_save<'a>(env: Env<'a>, net: Handle<NetHandle>, path: String) -> Term<'a> {
+    perform(env, "save", || net.get()?.net.save(Path::new(&path)))
+}
+
+/// All weights as `{name, shape, data}`.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn net_weights<'a>(env: Env<'a>, net: Handle<NetHandle>) -> Term<'a> {
+    call(env, "weights", || {
+        let net = net.get()?;
+        let weights = net.net.weights();
+        Ok(weights
+            .map(|(name, numbers, shape)| {
+                (name.to_owned(), shape.to_vec(), to_binary(env, numbers))
+            })
+            .collect::<Vec<_>>())
+    })
+}
+
+/// The output of a net, on the caller's scheduler. Returns `:full` if no packed form is free.
+#[rustler::nif]
+fn net_run<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a>>) -> Term<'a> {
+    match net.get() {
+        Ok(net) => match net.free(Vec::pop) {
+            Some(packed) => inline(env, "run", || net.run(env, packed, &numbers(&inputs)?)),
+            None => full().to_term(env),
+        },
+        Err(failure) => error(env, "run", &failure),
+    }
+}
+
+/// The output of a net.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn net_run_dirty<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a>>) -> Term<'a> {
+    call(env, "run", || {
+        let (net, inputs) = (net.get()?, numbers(&inputs)?);
+        net.run(env, net.packed()?, &inputs)
+    })
+}
+
+fn numbers(inputs: &[Binary]) -> Result<Vec<Vec<f32>>> {
+    inputs.iter().map(|input| from_binary("input", input, f32::from_le_bytes)).collect()
+}
+
+rustler::atoms! { full }
