@@ -106,6 +106,7 @@ defmodule Sconce.MixProject do
           Sconce.Evolve.Strategy
         ],
         "Holographic vectors": [Sconce.HRR, Sconce.HRR.Quantised],
+        "Small networks": [Sconce.Net, Sconce.Net.Outline, Sconce.Net.Spec, Sconce.Zoo],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],

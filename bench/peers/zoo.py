@@ -76,7 +76,8 @@ class Model:
         return self.constant(self.weights[f"{at}.{name}"])
 
     def inputs(self, layers, values):
-        parts = [self.all(own, f"layers.0.branches.{name}", values[name]) for name, own in layers[0]["branches"]]
+        branches = enumerate(layers[0]["branches"])
+        parts = [self.all(own, f"layers.0.branches.{i}", values[name]) for i, (name, own) in branches]
         return self.all(layers[1:], "layers", self.joined(parts), 1)
 
     def all(self, layers, at, value, start=0):

@@ -22,13 +22,15 @@ defmodule Sconce.OddTermsTest do
     HRR,
     League,
     Monitor,
+    Net,
     Policy,
     PPO,
     Preset,
     Rollout,
     Serving,
     Session,
-    Trainer
+    Trainer,
+    Zoo
   }
 
   alias Sconce.Compat.ExPhil.Agent
@@ -45,6 +47,7 @@ defmodule Sconce.OddTermsTest do
                   [heads: [fire: {:bernoulli, 1}]]
   # No user can create this folder.
   @game Sconce.Game.new!(name: :g, fields: [x: :number], input: [go: {:choice, 2}])
+  @net [input: [1], layers: [{:dense, 1, bias: false}]]
   @nowhere "/proc/no/\e[2Jsuch\u202Efolder"
 
   setup_all do
@@ -91,6 +94,7 @@ defmodule Sconce.OddTermsTest do
     {:ok, searching} = Search.new(small, :cart_pole, own)
     {:ok, island} = Sconce.Evolve.Island.start_link(searching, group: :odd_terms, generations: 1)
     {:ok, vectors} = HRR.atoms(2, 16)
+    {:ok, net} = Net.init(@net)
     {:ok, neat} = Neat.new(inputs: 1, outputs: 1, population: 4)
     {:ok, genome} = Neat.genome(neat, 0)
 
@@ -118,6 +122,7 @@ defmodule Sconce.OddTermsTest do
        archive: archive,
        strategy: strategy,
        population: population,
+       net: net,
        solved: solved,
        search: search,
        evolving: evolving,
@@ -303,6 +308,22 @@ defmodule Sconce.OddTermsTest do
       {HRR, :to_tensor, [context.vectors]},
       {HRR, :unbind, [context.vectors, context.vectors, [exact: true]]},
       {HRR, :unitary, [context.vectors]},
+      {Net, :from_weights, [@net, %{"layers.0.weight" => [[1]]}, [storage: :f32]]},
+      {Net, :info, [context.net]},
+      {Net, :init, [@net, [seed: 1]]},
+      {Net, :load, [@nowhere, [storage: :f32]]},
+      {Net, :new, [@net]},
+      {Net, :outline, [@net]},
+      {Net, :run, [context.net, [0.0]]},
+      {Net, :save, [context.net, @nowhere]},
+      {Net, :summary, [@net]},
+      {Net, :weights, [context.net, [as: :lists]]},
+      {Net.Spec, :new, [@net]},
+      {Zoo, :init, [:anomaly_detect, [seed: 1]]},
+      {Zoo, :names, [:vision]},
+      {Zoo, :spec, [:anomaly_detect]},
+      {Zoo, :summary, []},
+      {Zoo, :table, []},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},

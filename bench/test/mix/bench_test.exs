@@ -57,6 +57,22 @@ defmodule Mix.Tasks.BenchTest do
     refute output =~ "FAILED"
   end
 
+  test "measures networks of the zoo, each with its size and its limit", %{json: json} do
+    args = ["zoo", "--only", "^anomaly|^keyword", "--budget", "0.01", "--json", json]
+    output = capture_io(fn -> Bench.run(args) end)
+    [_header, table] = String.split(output, "\n\n", parts: 2)
+    assert [titles, keyword, anomaly] = String.split(table, "\n", trim: true)
+    assert String.starts_with?(titles, "network ")
+    assert keyword =~ ~r/^keyword_spot +audio +57,416 +[\d.]+ KB/
+    assert anomaly =~ ~r/^anomaly_detect +sensor +5,677 +[\d.]+ KB/
+
+    for line <- json |> File.read!() |> String.split("\n", trim: true),
+        do: assert(line =~ ~s("ok":true))
+
+    message = assert_raise(Mix.Error, fn -> Bench.run(["zoo", "--only", "nonsense"]) end).message
+    assert message =~ "no network matches"
+  end
+
   test "measures archives in which some win, and shots that move" do
     args = ["evolve", "--only", "^archive|^episodes billiards", "--budget", "0.01"]
     {@columns, rows} = table(capture_io(fn -> Bench.run(args) end))

@@ -7,7 +7,7 @@ defmodule Sconce.Net.Layers do
   alias Sconce.Options
 
   @most_depth 16
-  @most_layers 4096
+  @most_layers 1024
 
   @type shape :: {axes :: 0..2, channels :: pos_integer | nil}
 

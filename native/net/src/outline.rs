@@ -1,5 +1,7 @@
 //! Shapes, sizes and weights that follow from a declaration.
 
+use serde::Serialize;
+
 use crate::bounds::{MAX_DEPTH, MAX_LAYERS, MAX_PARAMETERS, MAX_SIZE, MAX_VALUES, product, within};
 use crate::spec::{Input, Layer, NetSpec};
 use crate::{Error, Result};
@@ -9,7 +11,7 @@ mod windows;
 use windows::Windows;
 
 /// The shapes and sizes of a network.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outline {
     /// The shape of the output.
     pub output: Vec<usize>,
@@ -22,7 +24,7 @@ pub struct Outline {
 }
 
 /// The shape and the sizes of a layer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LayerOutline {
     /// The name, such as `layers.2.layers.0`.
     pub name: String,

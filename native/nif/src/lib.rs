@@ -22,6 +22,7 @@ mod league;
 mod loader;
 mod many;
 mod monitor;
+mod net;
 mod onnx;
 mod outbox;
 mod policy;

@@ -1,16 +1,21 @@
 //! Small networks: `Sconce.Net`.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use rustler::{Binary, Env, ResourceArc, Resource, Term};
-use sconce_net::{Net, NetSpec, Outline, Packed, Storage};
+use rustler::{Atom, Binary, Encoder, Env, Resource, ResourceArc, Term};
+use sconce_net::{Net, NetSpec, Outline, Packed, Storage, Weight};
 use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
 use crate::border::{
-    Answer, Data, Handle, Handled, call, decode, encode, from_binary, inline, perform, to_binary,
+    Answer, Data, Handle, Handled, call, decode, encode, error, from_binary, inline, perform,
+    to_binary,
 };
+
+mod atoms {
+    rustler::atoms! { f32, full }
+}
 
 /// Packed forms that a handle keeps for later calls.
 const KEPT: usize = 64;
@@ -84,7 +89,7 @@ impl Answer for Made {
             },
         )?;
         let free = Mutex::new(vec![packed]);
-        (ResourceArc::new(NetHandle { net, storage, free }), info).into_term(env)
+        Ok((ResourceArc::new(NetHandle { net, storage, free }), info).encode(env))
     }
 }
 
@@ -96,17 +101,17 @@ fn net_outline<'a>(env: Env<'a>, spec: Term<'a>) -> Term<'a> {
 
 /// A net of random weights. Returns `{:ok, {handle, info}}`.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn net_init<'a>(env: Env<'a>, spec: Term<'a>, seed: u64, storage: Term<'a>) -> Term<'a> {
+fn net_init<'a>(env: Env<'a>, spec: Term<'a>, seed: u64, storage: Atom) -> Term<'a> {
     call(env, "init", || {
         let net = Net::init(&decode(spec)?, seed)?;
-        Ok(Made(net, decode(storage)?))
+        Ok(Made(net, storage_of(storage)?))
     })
 }
 
 /// A net of a file. Returns `{:ok, {handle, info}}`.
 #[rustler::nif(schedule = "DirtyIo")]
-fn net_load<'a>(env: Env<'a>, path: String, storage: Term<'a>) -> Term<'a> {
-    call(env, "load", || Ok(Made(Net::load(Path::new(&path))?, decode(storage)?)))
+fn net_load<'a>(env: Env<'a>, path: String, storage: Atom) -> Term<'a> {
+    call(env, "load", || Ok(Made(Net::load(Path::new(&path))?, storage_of(storage)?)))
 }
 
 /// A net of weights `{name, shape, data}` of f32. Returns `{:ok, {handle, info}}`.
@@ -115,7 +120,7 @@ fn net_from_weights<'a>(
     env: Env<'a>,
     spec: Term<'a>,
     weights: Term<'a>,
-    storage: Term<'a>,
+    storage: Atom,
 ) -> Term<'a> {
     call(env, "from_weights", || {
         let given: Vec<(String, Vec<usize>, Binary)> =
@@ -126,7 +131,7 @@ fn net_from_weights<'a>(
             weights.push((name, numbers, shape));
         }
         let net = Net::from_weights(&decode(spec)?, weights)?;
-        Ok(Made(net, decode(storage)?))
+        Ok(Made(net, storage_of(storage)?))
     })
 }
 
@@ -141,12 +146,10 @@ fn net_save<'a>(env: Env<'a>, net: Handle<NetHandle>, path: String) -> Term<'a> 
 fn net_weights<'a>(env: Env<'a>, net: Handle<NetHandle>) -> Term<'a> {
     call(env, "weights", || {
         let net = net.get()?;
-        let weights = net.net.weights();
-        Ok(weights
-            .map(|(name, numbers, shape)| {
-                (name.to_owned(), shape.to_vec(), to_binary(env, numbers))
-            })
-            .collect::<Vec<_>>())
+        let named = |weight: &Weight| {
+            (weight.name.clone(), weight.shape.clone(), to_binary(env, &weight.values))
+        };
+        Ok(net.net.weights().iter().map(named).collect::<Vec<_>>())
     })
 }
 
@@ -156,7 +159,7 @@ fn net_run<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a>>) ->
     match net.get() {
         Ok(net) => match net.free(Vec::pop) {
             Some(packed) => inline(env, "run", || net.run(env, packed, &numbers(&inputs)?)),
-            None => full().to_term(env),
+            None => atoms::full().to_term(env),
         },
         Err(failure) => error(env, "run", &failure),
     }
@@ -175,4 +178,9 @@ fn numbers(inputs: &[Binary]) -> Result<Vec<Vec<f32>>> {
     inputs.iter().map(|input| from_binary("input", input, f32::from_le_bytes)).collect()
 }
 
-rustler::atoms! { full }
+fn storage_of(name: Atom) -> Result<Storage> {
+    match name {
+        name if name == atoms::f32() => Ok(Storage::F32),
+        _ => Err(Error::not_found("a storage of this name")),
+    }
+}

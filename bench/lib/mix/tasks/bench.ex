@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Bench do
-  alias Sconce.Bench.{Backbones, Case, Cases, Evolve, Machine, Output, Peers, Play}
+  alias Sconce.Bench.{Backbones, Case, Cases, Evolve, Machine, Output, Peers, Play, Zoo}
   alias Sconce.{Files, Switches}
 
   @schema [
@@ -68,6 +68,15 @@ defmodule Mix.Tasks.Bench do
   Measures forward passes, variation and episodes of populations, additions to archives, a generation of a search,
   holographic vectors, and billiards.
 
+  ## Zoo
+
+      $ mix bench zoo --with-peers --json zoo.json
+
+  Measures the networks of `Sconce.Zoo` at batch 1 on one thread, through `Sconce.Net.run/2`: parameters, bytes of packed
+  weights and of the arena, the time from a file to the first output, median and p99, and the time of its operations at
+  the measured peak of a core. With peers ONNX Runtime runs the same networks in turns; `PEERS_DIR` must hold its
+  environment. `apart` is the largest difference of both outputs.
+
   `mix bench quantise` is `mix bench.quantise`: the effect of weights in fewer bits on decisions.
 
   Every case and every backbone checks its output. A failed one says FAILED, the others are still measured,
@@ -79,7 +88,7 @@ defmodule Mix.Tasks.Bench do
 
   use Mix.Task
 
-  @usage "usage: mix bench [backbones | play | evolve | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+  @usage "usage: mix bench [backbones | play | evolve | zoo | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
            "[--peers FILE | --with-peers]"
   @no_games "SCONCE_REPLAYS is not set: no real games were imported."
 
@@ -103,6 +112,7 @@ defmodule Mix.Tasks.Bench do
     backbones(opts)
   end
 
+  defp measure(["zoo"], opts), do: zoo(opts)
   defp measure(["play"], opts), do: cases(opts, &Play.all/1, nil)
   defp measure(["evolve"], opts), do: cases(opts, &Evolve.all/1, nil)
 
@@ -127,6 +137,22 @@ defmodule Mix.Tasks.Bench do
         {:error, error} -> Mix.raise(Exception.message(error))
       end
 
+    write(for(row <- rows, do: %{extra: row}), machine, opts[:json])
+    finish(Enum.reject(rows, & &1.ok), length(rows))
+  end
+
+  defp zoo(opts) do
+    if opts[:peers], do: Mix.raise("--peers cannot be combined with zoo")
+
+    names =
+      for name <- Sconce.Zoo.names(), !regex!(opts) or to_string(name) =~ regex!(opts), do: name
+
+    names != [] || Mix.raise("no network matches #{opts[:only]}")
+    writable!(opts[:json])
+    machine = Machine.describe()
+    say = &Mix.shell().info/1
+    say.(Output.header(machine))
+    rows = Zoo.run(names, [budget: opts[:budget], peers: opts[:with_peers]], say)
     write(for(row <- rows, do: %{extra: row}), machine, opts[:json])
     finish(Enum.reject(rows, & &1.ok), length(rows))
   end
@@ -156,7 +182,7 @@ defmodule Mix.Tasks.Bench do
 
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
-      {opts, rest} when rest in [[], ["backbones"], ["play"], ["evolve"]] ->
+      {opts, rest} when rest in [[], ["backbones"], ["play"], ["evolve"], ["zoo"]] ->
         defaults = for name <- [:budget, :steps], do: {name, @schema[name][:default]}
         {Keyword.merge(defaults, opts), rest}
 
