@@ -5,10 +5,9 @@ defmodule Sconce.Net do
 
   @storage [
     storage: [
-      type: {:in, [:f32, :int8]},
+      type: {:in, [:f32]},
       default: :f32,
-      doc:
-        "Format of weights in memory: 32-bit floats, or 8-bit integers with a scale for each output."
+      doc: "Format of weights in memory. So far only 32-bit floats."
     ]
   ]
   @seed [seed: [type: :non_neg_integer, default: 0, doc: "Seed of the initial weights."]]
@@ -48,7 +47,7 @@ defmodule Sconce.Net do
           ref: reference,
           spec: Spec.t(),
           outline: Outline.t(),
-          storage: :f32 | :int8,
+          storage: :f32,
           bytes: non_neg_integer,
           arena_bytes: non_neg_integer
         }
