@@ -50,6 +50,7 @@ defmodule Sconce.Net.Spec do
 
       iex> Sconce.Net.Spec.new(input: [3, 8, 8], layers: [{:conv, 4, 3, strid: 2}])
       ** (ArgumentError) :conv: unknown option :strid, did you mean :stride?
+
       iex> Sconce.Net.Spec.new(input: [3, 8, 8], layers: [{:cnv, 4, 3}])
       ** (ArgumentError) unknown layer :cnv, did you mean :conv?
   """
