@@ -22,7 +22,7 @@ defmodule Sconce.Net do
       ...>   :flatten,
       ...>   {:dense, 3}]], seed: 1)
       iex> net
-      #Sconce.Net<1x8x8 -> conv, batch_norm, max_pool, flatten, dense -> 3 · 103 parameters · f32>
+      #Sconce.Net<1x8x8 -> conv, batch_norm, max_pool, flatten, dense -> 3 · 95 parameters · f32>
       iex> image = List.duplicate(List.duplicate(0.5, 8), 8)
       iex> {:ok, output} = Sconce.Net.run(net, [image])
       iex> length(output)
@@ -162,13 +162,13 @@ defmodule Sconce.Net do
   @doc """
   Returns the outline as a table. Raises the error of layers that do not fit.
 
-      iex> IO.puts(Sconce.Net.summary(input: [3, 8, 8], layers: [{:conv, 4, 3}, :flatten, {:dense, 2}]))
-      layer     kind     output  parameters  flops
-      layers.0  conv     4x6x6          112  7,776
-      layers.1  flatten  144              0      0
-      layers.2  dense    2              290    576
-      all                2              402  8,352
-      :ok
+      iex> table = Sconce.Net.summary(input: [3, 8, 8], layers: [{:conv, 4, 3}, :flatten, {:dense, 2}])
+      iex> String.split(table, "\n")
+      ["layer     kind     output  parameters  flops",
+       "layers.0  conv     4x6x6          112  7,776",
+       "layers.1  flatten  144              0      0",
+       "layers.2  dense    2              290    576",
+       "all                2              402  8,352"]
   """
   @spec summary(Spec.t() | keyword | t | Outline.t()) :: String.t()
   def summary(%Outline{} = outline), do: Outline.table(outline)

@@ -35,7 +35,7 @@ defmodule Sconce.Zoo do
 
       iex> {:ok, net} = Sconce.Zoo.init(:gesture_net, seed: 1)
       iex> net
-      #Sconce.Net<1x48x48 -> conv, batch_norm, max_pool, conv, batch_norm, max_pool, 8 more -> 10 · 46,938 parameters · f32>
+      #Sconce.Net<1x48x48 -> conv, batch_norm, max_pool, conv, batch_norm, max_pool, 7 more -> 10 · 46,938 parameters · f32>
 
   The names, the input shapes and the kinds of layers follow a published collection of networks for small devices. Its
   code has not been copied. Widths, strides, heads and numbers of classes were chosen here, so that the number of

@@ -63,7 +63,7 @@ impl NetHandle {
     }
 }
 
-/// What the Elixir struct keeps of a net.
+/// Facts of a net that the Elixir struct keeps.
 #[derive(Serialize)]
 struct Info<'n> {
     spec: &'n NetSpec,
