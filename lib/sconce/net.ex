@@ -163,7 +163,7 @@ defmodule Sconce.Net do
   Returns the outline as a table. Raises the error of layers that do not fit.
 
       iex> table = Sconce.Net.summary(input: [3, 8, 8], layers: [{:conv, 4, 3}, :flatten, {:dense, 2}])
-      iex> String.split(table, "\n")
+      iex> String.split(table, "\\n")
       ["layer     kind     output  parameters  flops",
        "layers.0  conv     4x6x6          112  7,776",
        "layers.1  flatten  144              0      0",
