@@ -89,9 +89,13 @@ defmodule Sconce.Net do
   end
 
   @doc """
-  Loads a net of `save/2`.
+  Loads a net that `save/2` has written.
 
   #{Options.docs(@storage)}
+
+      iex> {:error, error} = Sconce.Net.load("nowhere.safetensors")
+      iex> error.kind
+      :not_found
   """
   @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def load(path, opts \\ []) do
