@@ -132,7 +132,7 @@ defmodule Sconce.Net do
   """
   @spec run(t, tensor | %{optional(atom | String.t()) => tensor} | keyword) ::
           {:ok, tensor} | {:error, Error.t()}
-  def run(%__MODULE__{ref: ref, spec: spec, outline: outline}, inputs) do
+  def run(%__MODULE__{ref: ref, spec: %Spec{} = spec, outline: %Outline{} = outline}, inputs) do
     with {:ok, data, form} <- Values.read(spec, inputs),
          {:ok, output} <- compute(ref, data, outline.flops),
          do: {:ok, Values.write(output, outline.output, form)}

@@ -322,8 +322,6 @@ defmodule Sconce.OddTermsTest do
       {Zoo, :init, [:anomaly_detect, [seed: 1]]},
       {Zoo, :names, [:vision]},
       {Zoo, :spec, [:anomaly_detect]},
-      {Zoo, :summary, []},
-      {Zoo, :table, []},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},
