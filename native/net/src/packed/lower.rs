@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sconce_tensor::{Result, memory};
+use sconce_tensor::{Error, Result, memory};
 
 use crate::net::Net;
 use crate::packed::attention::Attention;
@@ -332,8 +332,9 @@ impl Lowerer<'_> {
             }
             Layer::Inputs { branches } => {
                 let mut ends = vec![];
-                for (i, (_name, layers)) in branches.iter().enumerate() {
-                    let first = self.load(i);
+                for (i, (input, layers)) in branches.iter().enumerate() {
+                    let at = self.net.spec().inputs.iter().position(|own| own.name == *input);
+                    let first = self.load(at.ok_or_else(|| Error::not_found(input.clone()))?);
                     ends.push(self.list(&format!("{name}.branches.{i}"), layers, first)?);
                 }
                 self.concat(ends)
