@@ -299,6 +299,7 @@ dispatch! {
             let own = LANES.min(all - first);
             let mut sums = [[0.0; LANES]; P];
             for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
+                #[allow(clippy::needless_range_loop)] // p is a constant, so the sums stay in registers
                 for p in 0..P {
                     let x = &tile.x[tile.places[p] + tap + first..][..own];
                     if own == LANES {

@@ -105,7 +105,7 @@ dispatch! {
         for y in y {
             // x / 2 (1 + tanh u) is x sigmoid(2 u).
             let x = *y;
-            *y = x * sigmoid_with::<FMA>(1.595_769_1 * (x + 0.044_715 * x * x * x));
+            *y = x * sigmoid_with::<FMA>(1.595_769 * (x + 0.044_715 * x * x * x));
         }
     }
 }
