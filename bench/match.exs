@@ -28,6 +28,8 @@ defmodule Match do
   ]
   @defaults [frames: 100_000, hz: 60.0, seed: 1, weights: "stored"]
   @control -40
+  # A state that comes later than this after the one before has come alone.
+  @alone_us 5_000
 
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
@@ -48,9 +50,9 @@ defmodule Match do
         "#{Figures.grouped(expected.states)} states in #{expected.games} games: #{inspect(expected.faults)}"
       )
 
-      control = Task.async(fn -> control(bridge(path, dir, "control", opts)) end)
+      control = Task.async(fn -> control(bridge(path, dir, "control", 0.5, opts)) end)
       weights = String.to_existing_atom(opts[:weights])
-      games = bot(policy, weights, bridge(path, dir, "bot", opts), length(plan) / opts[:hz])
+      games = bot(policy, weights, bridge(path, dir, "bot", 0.0, opts), length(plan) / opts[:hz])
       _ = Task.shutdown(control, :brutal_kill)
 
       of_bot = times(Path.join(dir, "bot"))
@@ -174,9 +176,11 @@ defmodule Match do
     %{expected | states: expected.states + states, faults: faults}
   end
 
-  defp bridge(plan, dir, name, opts) do
+  # The two programs play half a period apart, so that neither waits for the other's processor.
+  defp bridge(plan, dir, name, phase, opts) do
     script = Path.expand("../test/support/replayer.exs", __DIR__)
-    args = ["--erl", "-noinput", script, plan, "#{opts[:hz]}", Path.join(dir, name)]
+    flags = "-noinput +S 1:1 +sbwt none"
+    args = ["--erl", flags, script, plan, "#{opts[:hz]}", Path.join(dir, name), "#{phase}"]
     {Bridge.Program, command: System.find_executable("elixir"), args: args}
   end
 
@@ -244,37 +248,52 @@ defmodule Match do
     end
   end
 
-  # Microseconds from each state to its input, in the log of the program, and the states without one.
+  # Microseconds from each state to its input, in the log of the program, whether it came alone, and the states without
+  # an input. A state that comes at once after another one waits for it.
   defp times(path) do
     path
     |> File.stream!()
-    |> Enum.reduce({:queue.new(), [], 0}, fn line, {waiting, times, lost} ->
+    |> Enum.reduce({:queue.new(), [], 0, 0}, fn line, {waiting, times, lost, before} ->
       case String.split(line) do
         ["sent", at, "frame"] ->
-          {:queue.in(String.to_integer(at), waiting), times, lost}
+          at = String.to_integer(at)
+          {:queue.in({at, at - before > @alone_us}, waiting), times, lost, at}
 
-        ["sent", _at, "die"] ->
-          {:queue.new(), times, lost + :queue.len(waiting)}
+        ["sent", at, "die"] ->
+          {:queue.new(), times, lost + :queue.len(waiting), String.to_integer(at)}
 
-        ["sent" | _other] ->
-          {waiting, times, lost}
+        ["sent", at, _other] ->
+          {waiting, times, lost, String.to_integer(at)}
 
         ["input", at | _rest] ->
           case :queue.out(waiting) do
-            {{:value, sent}, waiting} -> {waiting, [String.to_integer(at) - sent | times], lost}
-            {:empty, waiting} -> {waiting, times, lost + 1_000_000}
+            {{:value, {sent, alone?}}, waiting} ->
+              {waiting, [{String.to_integer(at) - sent, alone?} | times], lost, before}
+
+            {:empty, waiting} ->
+              {waiting, times, lost + 1_000_000, before}
           end
       end
     end)
-    |> then(fn {waiting, times, lost} -> {times, lost + :queue.len(waiting)} end)
+    |> then(fn {waiting, times, lost, _before} -> {times, lost + :queue.len(waiting)} end)
   end
 
   defp print(name, {times, lost}) do
-    figures = for p <- [50, 99, 99.9], do: "p#{p} #{round(Figures.percentile(times, p))} us"
-    largest = "largest #{Enum.max(times)} us, without an answer #{lost}"
+    IO.puts("#{name}: #{Figures.grouped(length(times))} inputs, without an answer #{lost}")
+    {alone, together} = Enum.split_with(times, &elem(&1, 1))
+    print(name, "that came alone", alone)
+    print(name, "that came at once after others", together)
+  end
+
+  defp print(_name, _which, []), do: :ok
+
+  defp print(name, which, times) do
+    times = Enum.map(times, &elem(&1, 0))
+    figures = for p <- [50, 95, 99, 99.9], do: "p#{p} #{round(Figures.percentile(times, p))} us"
+    count = Figures.grouped(length(times))
 
     IO.puts(
-      "#{name}: #{Figures.grouped(length(times))} inputs, #{Enum.join(figures, ", ")}, #{largest}"
+      "#{name}, #{count} #{which}: #{Enum.join(figures, ", ")}, largest #{Enum.max(times)} us"
     )
   end
 

@@ -265,8 +265,11 @@ defmodule Sconce.Bot do
     state = timed(state, took)
     {reply, state} = answer(state, event, came)
     Reader.reply(reader, reply)
-    {:noreply, told(%{state | failures: 0, phase: phase(state.turn, event)})}
+    rested({:noreply, told(%{state | failures: 0, phase: phase(state.turn, event)})})
   end
+
+  def handle_info(:timeout, %{turn: turn} = state),
+    do: {:noreply, %{state | turn: Turn.corrected(turn)}}
 
   def handle_info({:EXIT, reader, reason}, %{reader: reader} = state),
     do: closed(%{state | reader: nil}, reason)
@@ -332,7 +335,7 @@ defmodule Sconce.Bot do
       {reply, state} = answer(state, {:frame, frame}, came)
       past = System.convert_time_unit(System.monotonic_time() - came, :native, :microsecond)
       state = if match?({:input, _}, reply), do: timed(state, past), else: state
-      {:reply, sent(reply), told(%{state | phase: phase(state.turn, {:frame, frame})})}
+      rested({:reply, sent(reply), told(%{state | phase: phase(state.turn, {:frame, frame})})})
     end
   end
 
@@ -360,6 +363,12 @@ defmodule Sconce.Bot do
       {:ok, turn} -> {:reply, :ok, %{state | turn: turn}}
       {:error, error} -> {:reply, {:error, error}, state}
     end
+  end
+
+  # A bot without another message puts frames of a rollback in their places before the next decision is due.
+  defp rested(answer) do
+    %{turn: turn} = elem(answer, tuple_size(answer) - 1)
+    if Turn.behind?(turn), do: Tuple.append(answer, 0), else: answer
   end
 
   defp sent({:input, action}), do: {:ok, action}

@@ -172,6 +172,61 @@ defmodule Sconce.BotTest do
       assert inputs(play(shaken, rest)) == inputs(play(plain, rest))
     end
 
+    test "corrections that wait together leave the memory that one at a time leaves" do
+      policy = policy()
+      states = MeleeStates.game(150, inputs: fn _number -> nil end)
+      states = Enum.filter(states, &(&1.frame >= -40))
+
+      frames =
+        for state <- states do
+          {:ok, frame} = Melee.frame(state, 1)
+          {:ok, row} = Embedding.pack(policy.spec.embedding, frame)
+          {state.frame, Sconce.Bot.Row.numbered(row, state.frame)}
+        end
+
+      {[one, two | _] = played, [last | _]} = Enum.split(frames, 20)
+      {first, _row} = one
+
+      # The fifth frame comes after the others, and three frames again with the contents of the second.
+      {late, _row} = Enum.at(played, 4)
+
+      corrections =
+        [{late, elem(Enum.at(played, 4), 1)}] ++
+          for i <- [7, 9, 12], do: {first + i, elem(two, 1)}
+
+      decisions =
+        for together? <- [true, false] do
+          {:ok, session} = Session.open(policy, seed: 7, rollback: 32)
+          player = Player.new(session, rollback: 32)
+
+          player =
+            for {number, row} <- played, number != late, reduce: player do
+              player ->
+                {:ok, _sent, player} = Player.decide(player, number, row, [])
+                player
+            end
+
+          player =
+            for {number, row} <- corrections, reduce: player do
+              player ->
+                noted = Player.note(player, number, row)
+                assert Player.place(noted, number, row) == :same
+                if together?, do: noted, else: elem(Player.correct(noted), 1)
+            end
+
+          player = if together?, do: elem(Player.correct(player), 1), else: player
+          assert {Player.oldest_noted(player), player.gaps} == {nil, []}
+          {number, row} = last
+          {:ok, {_choices, action}, player} = Player.decide(player, number, row, logits: true)
+
+          {action.logits,
+           for({at, _before, row, {choices, _}} <- player.past, do: {at, row, choices})}
+        end
+
+      assert [same, same] = decisions
+      assert length(elem(same, 1)) == 21
+    end
+
     test "without rollback a frame with other contents is answered by the input that went out" do
       bot = bot(rollback: 0)
       states = MeleeStates.game(100)

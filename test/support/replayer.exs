@@ -1,13 +1,16 @@
 # Plays a file of messages to a bot through `Sconce.Bot.Bridge.Program`, without Sconce:
 #
-#     elixir --erl "-noinput" replayer.exs PLAN HZ LOG
+#     elixir --erl "-noinput +S 1:1 +sbwt none" replayer.exs PLAN HZ LOG PHASE
 #
 # PLAN has, for each message, `<<ticks::32, size::32, message::binary-size(size)>>`: a message, in external form, is due
-# `ticks` periods after the one before, and one without bytes ends the program. LOG gets the time of each message and of each input, in microseconds; a program that is
-# started again goes on after the last message in LOG. At the end the program waits for the end of its input.
+# `ticks` periods after the one before, and one without bytes ends the program. LOG gets the time of each message and
+# of each input, in microseconds; a program that is started again goes on after the last message in LOG. Messages are due
+# PHASE of a period after whole periods of the system's clock, so that two programs do not disturb each other. At the end
+# the program waits for the end of its input.
 
-[plan, hz, log] = System.argv()
+[plan, hz, log, phase] = System.argv()
 period_us = 1_000_000 / String.to_float(hz)
+phase_us = period_us * String.to_float(phase)
 
 # The messages that an earlier start has sent.
 done =
@@ -77,6 +80,9 @@ play = fn play, due ->
   end
 end
 
+periods = Float.ceil(System.system_time(:microsecond) / period_us)
+first = now.() + periods * period_us + phase_us - System.system_time(:microsecond)
+
 # After the last message come the last inputs, and the end of the bot.
-if play.(play, now.()) == :end, do: Replayer.until(now.() + 3_600_000_000, port, now, write)
+if play.(play, first) == :end, do: Replayer.until(now.() + 3_600_000_000, port, now, write)
 :file.sync(file)

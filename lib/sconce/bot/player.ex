@@ -20,12 +20,12 @@ defmodule Sconce.Bot.Player do
   @enforce_keys @kept
   defstruct @enforce_keys ++
               [last: nil, row: nil, sent: nil, held: 0, cooldown: 0, airborne?: nil] ++
-              [owed: [], past: [], gaps: []]
+              [owed: [], past: [], gaps: [], pending: %{}]
 
   @typedoc """
   `last` and `row` are the number and the packed row of the newest frame, `sent` its choices and input. `past` has the
   latest frames, newest first, each with the player before it. `owed` are frames that the memory lacks, newest first.
-  `gaps` are numbers that were skipped.
+  `gaps` are numbers that were skipped. `pending` has the rows by number that the memory must still put in their places.
   """
   @type t :: %__MODULE__{}
 
@@ -69,11 +69,19 @@ defmodule Sconce.Bot.Player do
   def place(%__MODULE__{last: nil}, _number, _row), do: :next
   def place(%__MODULE__{last: last}, number, _row) when number == last + 1, do: :next
   def place(%__MODULE__{last: last}, number, _row) when number > last + 1, do: :gap
-  def place(%__MODULE__{last: last, row: row}, last, row), do: :same
+
+  def place(%__MODULE__{pending: %{} = pending}, number, row)
+      when :erlang.map_get(number, pending) == row,
+      do: :same
+
+  def place(%__MODULE__{last: last, row: row, pending: pending}, last, row)
+      when not is_map_key(pending, last),
+      do: :same
 
   def place(%__MODULE__{gaps: gaps} = player, number, _row) do
     cond do
       number in gaps -> :gap
+      is_map_key(player.pending, number) -> :again
       Enum.any?(player.past, fn {at, _before, _row, _sent} -> at == number end) -> :again
       true -> :old
     end
@@ -158,18 +166,44 @@ defmodule Sconce.Bot.Player do
   end
 
   @doc """
-  Puts a frame in its place: one that comes after later frames (`:gap`), or a new version of one that was decided
-  (`:again`). Later frames keep their choices.
+  Takes a frame that came after later ones (`:gap`), or a new version of one that was decided (`:again`). `correct/1` puts
+  it in its place.
   """
-  @spec correct(t, integer, binary) :: {:ok, t} | {:error, Error.t(), t}
-  def correct(%__MODULE__{} = player, number, row) do
-    with {:ok, player} <- settle(player),
-         taken = taken(player, number),
-         {:ok, before, sent} <- back_to(player, number) do
-      {own, later} = Enum.split_with(taken, fn {at, _row, _sent, _counts} -> at == number end)
-      counts = with [{_at, _row, _sent, counts}] <- own, do: counts
-      again(before, [{number, row, sent, counts} | later])
-    end
+  @spec note(t, integer, binary) :: t
+  def note(%__MODULE__{pending: pending, gaps: gaps} = player, number, row),
+    do: %{player | pending: Map.put(pending, number, row), gaps: List.delete(gaps, number)}
+
+  @doc "The number of the oldest frame that `correct/1` would put in its place, or nil."
+  @spec oldest_noted(t) :: integer | nil
+  def oldest_noted(%__MODULE__{pending: pending}) when pending == %{}, do: nil
+  def oldest_noted(%__MODULE__{pending: pending}), do: pending |> Map.keys() |> Enum.min()
+
+  @doc """
+  Puts the frames of `note/3` in their places, all in one pass over the memory. Frames keep the choices that were sent.
+  """
+  @spec correct(t) :: {:ok, t} | {:error, Error.t(), t}
+  def correct(%__MODULE__{pending: pending} = player) do
+    first = oldest_noted(player)
+
+    with {:ok, player} <- settle(%{player | pending: %{}}),
+         taken = taken(player, first),
+         {:ok, before, sent} <- back_to(player, first),
+         do: again(before, merged(taken, pending, sent))
+  end
+
+  # The frames that were taken back with their new rows, and the late ones between them, which were answered by the input
+  # of the frame before.
+  defp merged(taken, pending, sent) do
+    late = for {at, row} <- pending, not List.keymember?(taken, at, 0), do: {at, row, nil, %{}}
+
+    {frames, _sent} =
+      Enum.sort_by(taken ++ late, &elem(&1, 0))
+      |> Enum.map_reduce(sent, fn {at, row, own, counts}, before ->
+        sent = own || before
+        {{at, Map.get(pending, at, row), sent, counts}, sent}
+      end)
+
+    frames
   end
 
   # The frames from `number` on, oldest first, each with the counts of the player after it.

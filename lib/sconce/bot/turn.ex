@@ -258,14 +258,14 @@ defmodule Sconce.Bot.Turn do
         turn |> counted(:out_of_order) |> again()
 
       :again ->
-        turn |> counted(:rollbacks) |> corrected(number, row) |> again()
+        turn |> counted(:rollbacks) |> noted(number, row) |> again()
 
       :gap when number < turn.player.last ->
-        turn |> counted(:out_of_order) |> filled() |> corrected(number, row) |> again()
+        turn |> counted(:out_of_order) |> filled() |> noted(number, row) |> again()
 
       place ->
         turn = if place == :gap, do: skipped(turn, number), else: turn
-        {reply, turn} = turn |> prepared() |> decided(number, row, came)
+        {reply, turn} = turn |> prepared() |> corrected() |> decided(number, row, came)
         {reply, if(turn.player.last == number, do: seen(turn, number, row), else: turn)}
     end
   end
@@ -289,8 +289,23 @@ defmodule Sconce.Bot.Turn do
   # A skipped frame that has come after all.
   defp filled(%{game: game} = turn), do: %{turn | game: %{game | skipped: game.skipped - 1}}
 
-  defp corrected(turn, number, row) do
-    case Player.correct(turn.player, number, row) do
+  defp noted(turn, number, row), do: %{turn | player: Player.note(turn.player, number, row)}
+
+  @doc "Whether frames wait to be put in their places."
+  @spec behind?(t) :: boolean
+  def behind?(%__MODULE__{player: player}), do: Player.oldest_noted(player) != nil
+
+  @doc "Puts frames that came after later ones, or again, in their places. The next decision does it otherwise."
+  @spec corrected(t) :: t
+  def corrected(%__MODULE__{player: player} = turn) do
+    case Player.oldest_noted(player) do
+      nil -> turn
+      number -> corrected(turn, number)
+    end
+  end
+
+  defp corrected(turn, number) do
+    case Player.correct(turn.player) do
       {:ok, player} -> restated(%{turn | player: player}, number)
       {:error, error, player} -> failed(%{turn | player: player}, error)
     end
@@ -431,7 +446,8 @@ defmodule Sconce.Bot.Turn do
   @spec over(t, term) :: t
   def over(%{game: nil} = turn, _reason), do: turn
 
-  def over(%{game: game} = turn, reason) do
+  def over(turn, reason) do
+    %{game: game} = turn = corrected(turn)
     report = if turn.report, do: Report.finish(turn.report)
     game = %{Sconce.Bot.Game.figures(game, reason) | report: report}
     kept = %{game | rows: [], buckets: %{}}

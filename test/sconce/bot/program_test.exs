@@ -11,7 +11,7 @@ defmodule Sconce.Bot.Bridge.ProgramTest do
 
   defp bridge(dir, plan) do
     MeleeStates.write_plan!(Path.join(dir, "plan"), plan)
-    files = [Path.join(dir, "plan"), "1000.0", Path.join(dir, "log")]
+    files = [Path.join(dir, "plan"), "1000.0", Path.join(dir, "log"), "0.0"]
     args = ["--erl", "-noinput", @replayer] ++ files
     {Program, command: System.find_executable("elixir"), args: args}
   end
