@@ -13,6 +13,7 @@ use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, fs, memory, tensor};
 
 use crate::format::{Encoding, Format, Packed, Record};
+use crate::huge::Huge;
 
 /// f32 values in a cache line.
 const LINE: usize = 16;
@@ -25,6 +26,8 @@ pub struct Arena(Memory);
 enum Memory {
     /// The values of a vector from this index on.
     Own(Vec<f32>, usize),
+    /// Values in huge pages.
+    Huge(Huge),
     /// Bytes of a file, which other processes may map as well.
     File { map: [Arc<Mapped>; 1], file: fs::Regular, bytes: Range<usize> },
 }
@@ -53,6 +56,7 @@ impl Arena {
     pub fn read<T>(&self, work: impl FnOnce(&[f32]) -> T) -> Result<T> {
         match &self.0 {
             Memory::Own(numbers, first) => Ok(work(&numbers[*first..])),
+            Memory::Huge(huge) => Ok(work(huge.numbers())),
             Memory::File { map, file, bytes } => {
                 let [of] = map;
                 let done = guarded(map, || {
@@ -75,12 +79,13 @@ impl Arena {
     /// # Errors
     /// Those of [`read`](Self::read).
     pub fn sha256(&self, before: &[u8]) -> Result<String> {
+        let of_numbers = |numbers: &[f32]| {
+            let bytes = |part: &[f32]| part.iter().flat_map(|v| v.to_le_bytes()).collect();
+            Ok(sha256(iter::once(before.to_vec()).chain(numbers.chunks(1 << 14).map(bytes))))
+        };
         match &self.0 {
-            Memory::Own(numbers, first) => {
-                let parts = numbers[*first..].chunks(1 << 14);
-                let bytes = |part: &[f32]| part.iter().flat_map(|v| v.to_le_bytes()).collect();
-                Ok(sha256(iter::once(before.to_vec()).chain(parts.map(bytes))))
-            }
+            Memory::Own(numbers, first) => of_numbers(&numbers[*first..]),
+            Memory::Huge(huge) => of_numbers(huge.numbers()),
             Memory::File { map, file, bytes } => {
                 let [of] = map;
                 let found = guarded(map, || sha256([before, &of.bytes()[bytes.clone()]]));
@@ -94,11 +99,15 @@ impl Arena {
     pub fn bytes(&self) -> usize {
         match &self.0 {
             Memory::Own(numbers, first) => size_of_val(&numbers[*first..]),
+            Memory::Huge(huge) => size_of_val(huge.numbers()),
             Memory::File { bytes, .. } => bytes.len(),
         }
     }
 
     fn new(numbers: &[f32]) -> Self {
+        if let Some(huge) = Huge::copy(numbers) {
+            return Arena(Memory::Huge(huge));
+        }
         let mut memory: Vec<f32> = memory::with_capacity(numbers.len() + LINE);
         let first = memory.as_ptr().align_offset(LINE_BYTES).min(LINE);
         memory.resize(first, 0.0);

@@ -19,6 +19,7 @@ mod attention;
 mod conv;
 mod format;
 mod gemv;
+mod huge;
 mod norm;
 mod scratch;
 mod sums;
