@@ -9,7 +9,7 @@ defmodule Sconce.Build.RoomsTest do
     "tensor" => ~w(cuda),
     "ops" => ~w(tensor cuda),
     "realtime" => ~w(ops tensor),
-    "net" => ~w(tensor),
+    "net" => ~w(ops tensor),
     "game" => ~w(tensor),
     "nn" => ~w(realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),

@@ -20,6 +20,8 @@ fn spec() -> NetSpec {
     serde_json::from_value(json!({ "inputs": inputs, "layers": layers })).unwrap()
 }
 
+type Given = Vec<(String, Vec<f32>, Vec<usize>)>;
+
 #[test]
 fn weights_have_the_names_shapes_and_bounds_of_pytorch() {
     let net = Net::init(&spec(), 7).unwrap();
@@ -76,7 +78,7 @@ fn weights_that_do_not_fit_are_named() {
     let weights =
         || net.weights().iter().map(|w| (w.name.clone(), w.values.clone(), w.shape.clone()));
     assert_eq!(Net::from_weights(&spec(), weights()).unwrap().weights(), net.weights());
-    let said = |change: &dyn Fn(&mut Vec<(String, Vec<f32>, Vec<usize>)>)| {
+    let said = |change: &dyn Fn(&mut Given)| {
         let mut weights: Vec<_> = weights().collect();
         change(&mut weights);
         Net::from_weights(&spec(), weights).unwrap_err().to_string()

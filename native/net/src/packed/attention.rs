@@ -2,7 +2,7 @@
 
 use sconce_tensor::simd::{dispatch, exp_with, mul_add};
 
-use crate::packed::plan::Value;
+use crate::packed::values::Value;
 
 /// `softmax(q k / sqrt(d)) v` of each head, from `q`, `k` and `v` side by side. The products before and after are
 /// convolutions of one pixel.

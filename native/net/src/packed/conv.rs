@@ -8,23 +8,8 @@ use std::ops::Range;
 
 use sconce_tensor::simd::{self, Level, dispatch, mul_add};
 
-use crate::packed::plan::Value;
+use crate::packed::values::{Value, Window};
 use crate::spec::Function;
-
-/// The window of a convolution or of a pool: numbers for rows and for pixels.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
-    pub(crate) kernel: [usize; 2],
-    pub(crate) stride: [usize; 2],
-    pub(crate) padding: [usize; 2],
-    pub(crate) dilation: [usize; 2],
-}
-
-impl Window {
-    /// The window of one pixel.
-    pub(crate) const ONE: Window =
-        Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
-}
 
 /// A convolution, in one or several groups of channels.
 pub(crate) struct Conv {
@@ -173,7 +158,7 @@ fn run_tile(count: usize, block: usize, own: &Tile<'_>, ends: &Ends<'_>, y: &mut
 #[derive(Default)]
 pub(crate) struct Taps {
     places: Vec<usize>,
-    /// Taps that lie side by side are one run of so many.
+    /// The number of neighbouring taps that are read as one.
     joined: usize,
 }
 

@@ -6,10 +6,11 @@ use sconce_tensor::{Error, Result, memory};
 
 use crate::net::Net;
 use crate::packed::attention::Attention;
-use crate::packed::conv::{self, Conv, Depthwise, Taps, Window};
-use crate::packed::plan::{Op, Plan, Size, Step, Value};
+use crate::packed::conv::{self, Conv, Depthwise, Taps};
+use crate::packed::plan::{Op, Plan, Step};
 use crate::packed::pointwise::Pointwise;
 use crate::packed::pool::{Kind, Pool};
+use crate::packed::values::{Size, Value, Window};
 use crate::spec::{Function, Layer};
 
 /// Numbers of a cache line, at which each weight begins.

@@ -9,6 +9,7 @@ mod lower;
 mod plan;
 mod pointwise;
 mod pool;
+mod values;
 
 use std::fmt;
 
@@ -16,7 +17,8 @@ use sconce_tensor::{Error, Result, memory, simd};
 
 use crate::net::Net;
 use crate::outline::shown;
-use plan::{Op, Plan, Size, Step, Value};
+use plan::{Op, Plan, Step};
+use values::{Size, Value};
 
 /// Storage of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sconce_tensor::simd::{dispatch, mul_add, sigmoid_with, tanh_with};
 
-use crate::packed::plan::Value;
+use crate::packed::values::Value;
 use crate::spec::Function;
 
 /// `f(scale x + shift)` by channel.

@@ -2,8 +2,7 @@
 
 use sconce_tensor::simd::dispatch;
 
-use crate::packed::conv::Window;
-use crate::packed::plan::Value;
+use crate::packed::values::{Value, Window};
 
 /// A pool. Its windows are cut where they leave the input.
 pub(crate) struct Pool {

@@ -1,8 +1,8 @@
 //! Attention of every frame to all frames.
 
-use candle_core::Tensor;
 use sconce_ops::matmul::{View, matmul};
 use sconce_ops::op::{self, Op, Pass};
+use sconce_tensor::Tensor;
 use sconce_tensor::{memory, pool, simd};
 
 use crate::{Error, Result};

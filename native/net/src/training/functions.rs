@@ -1,7 +1,7 @@
 //! The function of a number that no op has.
 
-use candle_core::Tensor;
 use sconce_ops::op::{self, Op, Pass};
+use sconce_tensor::Tensor;
 use sconce_tensor::{memory, pool};
 
 use crate::Result;

@@ -6,8 +6,8 @@ mod pass;
 
 use std::collections::BTreeMap;
 
-use candle_core::{Device, Tensor, Var};
 use sconce_ops::weights;
+use sconce_tensor::candle::{Device, Tensor, Var};
 use sconce_tensor::tensor::{check_shape, to_vec};
 
 use self::pass::Pass;

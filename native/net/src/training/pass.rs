@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::Tensor;
 use sconce_ops::arrange::{add, join, reshape};
 use sconce_ops::weights::{Weight, Weights};
 use sconce_ops::{
     Activation, BatchNorm, Kernel, Pooling, batch_norm, batch_norm_of, clip, convolution, gather,
     global_pooling, linear, pooling, upsample,
 };
+use sconce_tensor::Tensor;
 use sconce_tensor::tape;
 use sconce_tensor::tensor::to_vec;
 
