@@ -18,6 +18,7 @@ pub(crate) struct Conv {
     pub(crate) filters: usize,
     /// For each group and block of filters `[taps, channels / groups, B]`.
     pub(crate) weights: Range<usize>,
+    /// For each group and block of filters `[B]`.
     pub(crate) bias: Range<usize>,
     pub(crate) function: Function,
     pub(crate) taps: Taps,
@@ -34,33 +35,33 @@ fn block(left: usize, pixels: usize) -> usize {
     }
 }
 
-/// Rearranges weights `[filters, channels / groups, taps]` for [`Conv::run`].
+/// Rearranges weights `[filters, channels / groups, taps]` and a bias for [`Conv::run`].
 pub(crate) fn pack(
     weights: &[f32],
-    filters: usize,
+    bias: &[f32],
     groups: usize,
     taps: usize,
     pixels: usize,
-) -> Vec<f32> {
+) -> (Vec<f32>, Vec<f32>) {
+    let filters = bias.len();
     let (own, channels) = (filters / groups, weights.len() / filters / taps);
-    let mut packed = Vec::new();
+    let (mut packed, mut biases) = (Vec::new(), Vec::new());
     for group in 0..groups {
         let mut first = 0;
         while first < own {
-            let width = block(own - first, pixels);
+            let lanes = first..first + block(own - first, pixels);
+            let filter = |lane: usize| (lane < own).then_some(group * own + lane);
+            biases.extend(lanes.clone().map(|lane| filter(lane).map_or(0.0, |f| bias[f])));
             for tap in 0..taps {
                 for c in 0..channels {
-                    for lane in first..first + width {
-                        let filter = group * own + lane;
-                        let value = || weights[(filter * channels + c) * taps + tap];
-                        packed.push(if lane < own { value() } else { 0.0 });
-                    }
+                    let weight = |f| weights[(f * channels + c) * taps + tap];
+                    packed.extend(lanes.clone().map(|lane| filter(lane).map_or(0.0, weight)));
                 }
             }
-            first += width;
+            first = lanes.end;
         }
     }
-    packed
+    (packed, biases)
 }
 
 /// The places of the first pixels of a tile in the input and the output.
@@ -94,27 +95,40 @@ fn sums<const P: usize, const B: usize, const FMA: bool>(tile: &Tile<'_>) -> [[f
     sums
 }
 
-/// The place where the filters of a block go.
+/// The places where the filters of a block go.
 struct Ends<'a> {
     places: &'a [usize],
+    /// A number for each lane, also for lanes without a filter.
     bias: &'a [f32],
+    /// Lanes with a filter.
+    filters: usize,
     low: f32,
     high: f32,
+}
+
+impl Ends<'_> {
+    /// Writes the sums of a pixel. Comparisons keep NaN.
+    #[inline(always)]
+    fn write<const B: usize>(&self, bias: &[f32; B], sums: &[f32; B], place: usize, y: &mut [f32]) {
+        let mut row = [0.0; B];
+        for l in 0..B {
+            let sum = sums[l] + bias[l];
+            let sum = if sum < self.low { self.low } else { sum };
+            row[l] = if sum > self.high { self.high } else { sum };
+        }
+        match y[place..].first_chunk_mut::<B>() {
+            Some(y) if self.filters >= B => *y = row,
+            _ => y[place..place + self.filters].copy_from_slice(&row[..self.filters]),
+        }
+    }
 }
 
 dispatch! {
     fn tile<[const P: usize, const B: usize], [P, B]>(tile: &Tile<'_>, ends: &Ends<'_>, y: &mut [f32]) {
         let sums = sums::<P, B, FMA>(tile);
-        let own = ends.bias.len().min(B);
-        for (sums, place) in sums.iter().zip(ends.places) {
-            let mut row = [0.0; B];
-            for l in 0..B {
-                row[l] = sums[l] + if l < own { ends.bias[l] } else { 0.0 };
-                // Comparisons keep NaN.
-                row[l] = if row[l] < ends.low { ends.low } else { row[l] };
-                row[l] = if row[l] > ends.high { ends.high } else { row[l] };
-            }
-            y[*place..*place + own].copy_from_slice(&row[..own]);
+        let bias = ends.bias.first_chunk().expect("a bias for each lane");
+        for p in 0..P {
+            ends.write::<B>(bias, &sums[p], ends.places[p], y);
         }
     }
 }
@@ -175,14 +189,6 @@ impl Taps {
     }
 }
 
-/// The first tap of an output pixel.
-fn first_tap(window: &Window, x: &Value, row: usize, at: usize) -> usize {
-    // The halo is at least the padding.
-    let row = row * window.stride[0] + x.halo[0] - window.padding[0];
-    let at = at * window.stride[1] + x.halo[1] - window.padding[1];
-    row * x.pitch() + at * x.size.channels
-}
-
 impl Conv {
     /// Learns where its input lies.
     pub(crate) fn place(&mut self, x: &Value) {
@@ -197,28 +203,27 @@ impl Conv {
         (ys, y): (&Value, &mut [f32]),
     ) {
         let all = &weights[self.weights.clone()];
-        let bias = &weights[self.bias.clone()];
+        let biases = &weights[self.bias.clone()];
         let (own, channels) = (self.filters / self.groups, xs.size.channels / self.groups);
         let Taps { places, joined } = &self.taps;
         let pixels = ys.size.pixels();
         let (low, high) = bounds(self.function);
-        let mut at = 0;
+        let (mut at, mut at_bias) = (0, 0);
         for group in 0..self.groups {
             let mut first = 0;
             while first < own {
                 let width = block(own - first, pixels);
                 let len = places.len() * joined * channels * width;
-                let filters = first..(first + width).min(own);
-                let bias = &bias[group * own + filters.start..group * own + filters.end];
-                let mut cursor = Cursor { row: 0, x: 0, width: ys.size.width };
+                let bias = &biases[at_bias..at_bias + width];
+                let filters = width.min(own - first);
+                let mut cursor = Cursor::new(&self.window, xs, ys);
+                let (mut from, mut to) = ([0; MOST], [0; MOST]);
                 let mut left = pixels;
                 while left > 0 {
                     let n = pixels_of_tile(left, width);
-                    let (mut from, mut to) = ([0; MOST], [0; MOST]);
                     for p in 0..n {
-                        from[p] =
-                            first_tap(&self.window, xs, cursor.row, cursor.x) + group * channels;
-                        to[p] = ys.place(cursor.row, cursor.x) + group * own + first;
+                        from[p] = cursor.from + group * channels;
+                        to[p] = cursor.to + group * own + first;
                         cursor.next();
                     }
                     let tile = Tile {
@@ -228,10 +233,12 @@ impl Conv {
                         run: joined * channels,
                         weights: &all[at..at + len],
                     };
-                    run_tile(n, width, &tile, &Ends { places: &to[..n], bias, low, high }, y);
+                    let ends = Ends { places: &to[..n], bias, filters, low, high };
+                    run_tile(n, width, &tile, &ends, y);
                     left -= n;
                 }
                 at += len;
+                at_bias += width;
                 first += width;
             }
         }
@@ -247,18 +254,40 @@ pub(crate) fn bounds(function: Function) -> (f32, f32) {
     }
 }
 
-/// Goes through the pixels of an output.
-struct Cursor {
+/// Goes through the pixels of an output, with the place of the first tap of each in the input.
+struct Cursor<'a> {
+    window: &'a Window,
+    x: &'a Value,
+    y: &'a Value,
     row: usize,
-    x: usize,
-    width: usize,
+    at: usize,
+    from: usize,
+    to: usize,
 }
 
-impl Cursor {
+impl<'a> Cursor<'a> {
+    fn new(window: &'a Window, x: &'a Value, y: &'a Value) -> Self {
+        let mut cursor = Cursor { window, x, y, row: 0, at: 0, from: 0, to: 0 };
+        cursor.begin_row();
+        cursor
+    }
+
+    fn begin_row(&mut self) {
+        let (x, window) = (self.x, self.window);
+        // The halo is at least the padding.
+        let row = self.row * window.stride[0] + x.halo[0] - window.padding[0];
+        self.from = row * x.pitch() + (x.halo[1] - window.padding[1]) * x.size.channels;
+        self.to = self.y.place(self.row, 0);
+    }
+
     fn next(&mut self) {
-        self.x += 1;
-        if self.x == self.width {
-            (self.row, self.x) = (self.row + 1, 0);
+        self.at += 1;
+        if self.at == self.y.size.width {
+            (self.row, self.at) = (self.row + 1, 0);
+            self.begin_row();
+        } else {
+            self.from += self.window.stride[1] * self.x.size.channels;
+            self.to += self.y.size.channels;
         }
     }
 }
@@ -277,37 +306,40 @@ pub(crate) struct Depthwise {
 const LANES: usize = 16;
 
 dispatch! {
-    fn channels<[const P: usize], [P]>(tile: &Tile<'_>, ends: &Ends<'_>, y: &mut [f32]) {
+    /// The channels from `first` on, one for each lane.
+    fn lanes<[const P: usize], [P]>(tile: &Tile<'_>, ends: &Ends<'_>, first: usize, y: &mut [f32]) {
         let all = ends.bias.len();
-        let mut first = 0;
-        while first < all {
-            let own = LANES.min(all - first);
-            let mut sums = [[0.0; LANES]; P];
-            for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
-                #[allow(clippy::needless_range_loop)] // p is a constant, so the sums stay in registers
-                for p in 0..P {
-                    let x = &tile.x[tile.places[p] + tap + first..][..own];
-                    if own == LANES {
-                        let (x, w) = (&x[..LANES], &w[first..][..LANES]);
-                        for l in 0..LANES {
-                            sums[p][l] = mul_add::<FMA>(x[l], w[l], sums[p][l]);
-                        }
-                    } else {
-                        for (l, (x, w)) in x.iter().zip(&w[first..]).enumerate() {
-                            sums[p][l] = mul_add::<FMA>(*x, *w, sums[p][l]);
-                        }
-                    }
+        let mut sums = [[0.0; LANES]; P];
+        for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
+            let w: &[f32; LANES] = w[first..].first_chunk().expect("a weight for each lane");
+            for p in 0..P {
+                let x: &[f32; LANES] = tile.x[tile.places[p] + tap + first..]
+                    .first_chunk()
+                    .expect("a number for each lane");
+                for l in 0..LANES {
+                    sums[p][l] = mul_add::<FMA>(x[l], w[l], sums[p][l]);
                 }
             }
-            for (sums, place) in sums.iter().zip(ends.places) {
-                let y = &mut y[place + first..][..own];
-                for ((y, sum), bias) in y.iter_mut().zip(sums).zip(&ends.bias[first..]) {
-                    let value = sum + bias;
-                    let value = if value < ends.low { ends.low } else { value };
-                    *y = if value > ends.high { ends.high } else { value };
+        }
+        let bias = ends.bias[first..].first_chunk().expect("a bias for each lane");
+        for p in 0..P {
+            ends.write::<LANES>(bias, &sums[p], ends.places[p] + first, y);
+        }
+    }
+}
+
+dispatch! {
+    /// The channels from `first` on, one after the other.
+    fn rest(tile: &Tile<'_>, ends: &Ends<'_>, first: usize, y: &mut [f32]) {
+        let all = ends.bias.len();
+        for c in first..all {
+            for (from, to) in tile.places.iter().zip(ends.places) {
+                let mut sum = [0.0];
+                for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
+                    sum[0] = mul_add::<FMA>(tile.x[from + tap + c], w[c], sum[0]);
                 }
+                ends.write::<1>(&[ends.bias[c]], &sum, to + c, y);
             }
-            first += own;
         }
     }
 }
@@ -327,24 +359,29 @@ impl Depthwise {
     ) {
         let (low, high) = bounds(self.function);
         let bias = &weights[self.bias.clone()];
-        let mut cursor = Cursor { row: 0, x: 0, width: ys.size.width };
+        let weights = &weights[self.weights.clone()];
+        let mut cursor = Cursor::new(&self.window, xs, ys);
+        let (mut from, mut to) = ([0; 4], [0; 4]);
         let mut left = ys.size.pixels();
         while left > 0 {
             let n = left.min(4);
-            let (mut from, mut to) = ([0; 4], [0; 4]);
             for p in 0..n {
-                from[p] = first_tap(&self.window, xs, cursor.row, cursor.x);
-                to[p] = ys.place(cursor.row, cursor.x);
+                (from[p], to[p]) = (cursor.from, cursor.to);
                 cursor.next();
             }
-            let weights = &weights[self.weights.clone()];
             let tile = Tile { x, places: &from[..n], taps: &self.taps.places, run: 1, weights };
-            let ends = Ends { places: &to[..n], bias, low, high };
-            match n {
-                1 => channels::<1>(&tile, &ends, y),
-                2 => channels::<2>(&tile, &ends, y),
-                3 => channels::<3>(&tile, &ends, y),
-                _ => channels::<4>(&tile, &ends, y),
+            let ends = Ends { places: &to[..n], bias, filters: bias.len(), low, high };
+            let full = bias.len() / LANES * LANES;
+            for first in (0..full).step_by(LANES) {
+                match n {
+                    1 => lanes::<1>(&tile, &ends, first, y),
+                    2 => lanes::<2>(&tile, &ends, first, y),
+                    3 => lanes::<3>(&tile, &ends, first, y),
+                    _ => lanes::<4>(&tile, &ends, first, y),
+                }
+            }
+            if full < bias.len() {
+                rest(&tile, &ends, full, y);
             }
             left -= n;
         }

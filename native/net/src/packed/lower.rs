@@ -237,17 +237,16 @@ impl Lowerer<'_> {
         let (rows, width) = (spatial(x.rows, 0), spatial(x.width, 1));
         let value = self.value(rows, width, filters);
         let taps = window.kernel[0] * window.kernel[1];
-        let bias = self.lay(&bias);
         let op = if groups > 1 && groups == x.channels && filters == groups {
             let mut by_tap = vec![0.0; weights.len()];
             for (c, own) in weights.chunks_exact(taps).enumerate() {
                 own.iter().enumerate().for_each(|(tap, w)| by_tap[tap * filters + c] = *w);
             }
-            let weights = self.lay(&by_tap);
+            let (weights, bias) = (self.lay(&by_tap), self.lay(&bias));
             Op::Depthwise(Depthwise { window, weights, bias, function, taps: Taps::default() })
         } else {
-            let packed = conv::pack(&weights, filters, groups, taps, rows * width);
-            let weights = self.lay(&packed);
+            let (weights, bias) = conv::pack(&weights, &bias, groups, taps, rows * width);
+            let (weights, bias) = (self.lay(&weights), self.lay(&bias));
             Op::Conv(Conv {
                 window,
                 groups,
