@@ -4,6 +4,7 @@ mod checkpoint;
 mod corpus;
 mod evolve;
 mod frames;
+mod net;
 mod options;
 mod policy;
 mod replay;
@@ -45,7 +46,7 @@ const MEMORY: usize = 200 << 20;
 pub const OF_INPUT: usize = 16;
 
 /// All targets.
-pub const ALL: [Target; 14] = [
+pub const ALL: [Target; 15] = [
     Target {
         name: "replay",
         seeds: replay::seeds,
@@ -108,6 +109,14 @@ pub const ALL: [Target; 14] = [
         mutate: snapshot::mutate,
         run: snapshot::run,
         stack: THREAD,
+        memory: MEMORY,
+    },
+    Target {
+        name: "net",
+        seeds: net::seeds,
+        mutate: net::mutate,
+        run: net::run,
+        stack: DIRTY,
         memory: MEMORY,
     },
     Target {
