@@ -268,8 +268,16 @@ defmodule Sconce.Bot do
     rested({:noreply, told(%{state | failures: 0, phase: phase(state.turn, event)})})
   end
 
-  def handle_info(:timeout, %{turn: turn} = state),
-    do: {:noreply, %{state | turn: Turn.corrected(turn)}}
+  def handle_info(:timeout, %{turn: turn} = state) do
+    case Reader.guarded(fn -> Turn.corrected(turn) end) do
+      {:ok, turn} ->
+        {:noreply, %{state | turn: turn}}
+
+      {:error, reason} ->
+        Logger.error("a bot could not correct frames: #{inspect(reason)}")
+        {:noreply, %{state | turn: Turn.forget(turn)}}
+    end
+  end
 
   def handle_info({:EXIT, reader, reason}, %{reader: reader} = state),
     do: closed(%{state | reader: nil}, reason)
@@ -298,11 +306,11 @@ defmodule Sconce.Bot do
         {reply, %{state | turn: turn}}
 
       {:error, {^raised, _message}} ->
-        {:none, %{state | turn: Turn.over(turn, :finished)}}
+        {:none, %{state | turn: turn |> Turn.forget() |> Turn.over(:finished)}}
 
       {:error, {kind, _message} = reason} ->
         Logger.error("a bot could not answer #{inspect(elem(event, 0))}: #{inspect(reason)}")
-        {:none, %{state | turn: Turn.over(turn, :finished), raised: kind}}
+        {:none, %{state | turn: turn |> Turn.forget() |> Turn.over(:finished), raised: kind}}
     end
   end
 

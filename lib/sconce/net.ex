@@ -30,16 +30,17 @@ defmodule Sconce.Net do
 
   `Sconce.Net.Spec` describes inputs and layers, and `Sconce.Zoo` has thirty such networks. A net infers; nothing here
   trains one yet. Weights of a network of PyTorch come by `from_weights/3`: names and layouts are those of
-  `torch.nn.Sequential`.
+  `torch.nn.Sequential`, behind `layers.`. The number in a name counts the layers of its list, those without weights
+  too. A function that is an option of a layer has no number.
 
   A net is a handle of weights in native memory. No process owns it. Calls of several processes run side by side, each
   in an arena of its own. At most 64 arenas are kept for later calls.
 
-  A call computes on one thread. A net of at most #{Sconce.Figures.grouped(8_000_000)} operations runs on the scheduler of
-  the caller, and a larger one on a dirty scheduler.
+  A call computes on one thread. It runs on the scheduler of the caller if its estimated time is at most 200 us, and on a
+  dirty scheduler otherwise.
   """
 
-  @enforce_keys [:ref, :spec, :outline, :storage, :bytes, :arena_bytes]
+  @enforce_keys [:ref, :spec, :outline, :storage, :bytes, :arena_bytes, :inline?]
   defstruct @enforce_keys
 
   @typedoc "A network in native memory: its declaration, its outline, and the bytes of weights and of one arena."
@@ -49,14 +50,12 @@ defmodule Sconce.Net do
           outline: Outline.t(),
           storage: :f32,
           bytes: non_neg_integer,
-          arena_bytes: non_neg_integer
+          arena_bytes: non_neg_integer,
+          inline?: boolean
         }
 
   @typedoc "Nested lists of numbers, a map of `:data`, `:shape` and `:type`, an Nx tensor, or a binary of 32-bit floats."
   @type tensor :: term
-
-  # A net of more operations runs on a dirty scheduler: about 200 us at 40 Gflop/s.
-  @most_inline 8_000_000
 
   @doc """
   Returns a checked declaration, see `Sconce.Net.Spec.new/1`.
@@ -132,18 +131,20 @@ defmodule Sconce.Net do
   """
   @spec run(t, tensor | %{optional(atom | String.t()) => tensor} | keyword) ::
           {:ok, tensor} | {:error, Error.t()}
-  def run(%__MODULE__{ref: ref, spec: %Spec{} = spec, outline: %Outline{} = outline}, inputs) do
+  def run(%__MODULE__{ref: ref, spec: %Spec{} = spec, inline?: inline?} = net, inputs) do
+    %Outline{} = outline = net.outline
+
     with {:ok, data, form} <- Values.read(spec, inputs),
-         {:ok, output} <- compute(ref, data, outline.flops),
+         {:ok, output} <- compute(ref, data, inline?),
          do: {:ok, Values.write(output, outline.output, form)}
   end
 
-  defp compute(ref, data, flops) when is_integer(flops) and flops <= @most_inline do
+  defp compute(ref, data, true) do
     # `:full`: no arena is free, and a new one takes longer than a run.
     with :full <- Native.net_run(ref, data), do: Native.net_run_dirty(ref, data)
   end
 
-  defp compute(ref, data, _flops), do: Native.net_run_dirty(ref, data)
+  defp compute(ref, data, _inline?), do: Native.net_run_dirty(ref, data)
 
   @doc """
   Returns the layers of a declaration or of a net with shapes, parameters and operations. Layers that do not fit each
@@ -251,7 +252,8 @@ defmodule Sconce.Net do
        outline: Outline.from_native(info.outline),
        storage: opts[:storage],
        bytes: info.bytes,
-       arena_bytes: info.arena_bytes
+       arena_bytes: info.arena_bytes,
+       inline?: info.inline
      }}
   end
 

@@ -40,8 +40,9 @@ defmodule Sconce.Zoo do
   The names, the input shapes and the kinds of layers follow a published collection of networks for small devices. Its
   code has not been copied. Widths, strides, heads and numbers of classes were chosen here, so that the number of
   parameters is within 3 % of that of the published code, which the last column gives. Inputs of `:object_track`,
-  `:language_detect`, `:named_entity` and `:text_summarize` were not published and are a choice too. Each convolution has batch norm
-  and ReLU, except the last one of a network. Networks of tokens have a vocabulary of 5000 and vectors of 32 numbers.
+  `:language_detect`, `:named_entity` and `:text_summarize` were not published and are a choice too. Convolutions have batch norm
+  and ReLU, except the last one of most networks, the last two of `:ocr_nano`, and the first of `:time_series_forecast` and
+  `:energy_predict`. Networks of tokens have a vocabulary of 5000 and vectors of 32 numbers.
 
   | network | kind | input | output | published |
   |---|---|---|---|---|

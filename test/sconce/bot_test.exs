@@ -172,6 +172,18 @@ defmodule Sconce.BotTest do
       assert inputs(play(shaken, rest)) == inputs(play(plain, rest))
     end
 
+    test "a frame that comes again is put in its place before the next one, after its answer" do
+      bot = bot([])
+      states = MeleeStates.game(100)
+      play(bot, states)
+      other = put_in(List.last(states).players[1].percent, 99.0)
+      assert {:ok, _same} = Bot.step(bot, other)
+      turn = :sys.get_state(bot).turn
+      refute Sconce.Bot.Turn.behind?(turn)
+      assert turn.game.rollbacks == 1
+      assert {99.0, _opponent} = turn.game.percent
+    end
+
     test "corrections that wait together leave the memory that one at a time leaves" do
       policy = policy()
       states = MeleeStates.game(150, inputs: fn _number -> nil end)

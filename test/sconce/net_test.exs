@@ -106,6 +106,29 @@ defmodule Sconce.NetTest do
       end
     end
 
+    test "sixteen levels of layers are allowed, and seventeen are not" do
+      nested = fn levels ->
+        Enum.reduce(2..levels, [{:dense, 1}], fn _level, layers -> [{:residual, layers}] end)
+      end
+
+      assert {:ok, _outline} = Net.outline(input: [1], layers: nested.(16))
+
+      assert_raise ArgumentError, ~r/at most 16 levels/, fn ->
+        Net.new(input: [1], layers: nested.(17))
+      end
+    end
+
+    test "a value that is too large with the zeros that its readers need together is refused" do
+      branches =
+        for {padding, stride} <- [{[8192, 0], [8192, 1]}, {[0, 8192], [1, 8192]}],
+            do: [{:conv, 1, 1, padding: padding, stride: stride}, :global_mean]
+
+      assert {:error, %{kind: :out_of_range} = error} =
+               Net.init(input: [1, 1, 1], layers: [{:concat, branches}])
+
+      assert Exception.message(error) =~ "zeros around it"
+    end
+
     test "sizes that no memory holds are refused before they are allocated" do
       huge = 1_000_000_000_000
 
@@ -136,6 +159,61 @@ defmodule Sconce.NetTest do
       [a, b, c] = for seed <- [1, 1, 2], do: elem(Net.init(@image, seed: seed), 1)
       assert Net.weights(a) == Net.weights(b)
       assert Net.weights(a) != Net.weights(c)
+    end
+
+    test "whose output is beyond 32-bit floats is an error that says so" do
+      weights = %{"layers.0.weight" => [[3.0e38], [1]]}
+
+      {:ok, net} = Net.from_weights([input: [1], layers: [{:dense, 2, bias: false}]], weights)
+
+      assert {:error, %{kind: :non_finite, details: %{what: "output"}}} = Net.run(net, [10])
+      assert {:ok, [large, 1.0]} = Net.run(net, [1])
+      assert large > 2.9e38
+    end
+
+    test "takes a batch norm of PyTorch with its count of batches" do
+      names = ~w(weight bias running_mean running_var)
+
+      weights =
+        Map.new(names, &{"layers.0." <> &1, [1]})
+        |> Map.put("layers.0.num_batches_tracked", [7])
+
+      assert {:ok, net} = Net.from_weights([input: [1], layers: [:batch_norm]], weights)
+      assert {:ok, [value]} = Net.run(net, [1])
+      assert_in_delta value, 1.0, 1.0e-5
+    end
+
+    test "with one input takes it by its name too" do
+      spec = [inputs: [input: [2]], layers: [{:inputs, input: [{:dense, 1}]}]]
+
+      for spec <- [spec, [input: [2], layers: [{:dense, 1}]]] do
+        {:ok, net} = Net.init(spec, seed: 1)
+        assert {:ok, output} = Net.run(net, [1, 2])
+        assert Net.run(net, input: [1, 2]) == {:ok, output}
+        assert Net.run(net, %{"input" => [1, 2]}) == {:ok, output}
+      end
+    end
+
+    test "that would hold a scheduler runs on a dirty one" do
+      inline? = fn input, layers ->
+        {:ok, net} = Net.init(input: input, layers: layers)
+        net.inline?
+      end
+
+      assert inline?.([3, 16, 16], [{:conv, 8, 3}])
+      refute inline?.([3, 256, 256], [{:conv, 64, 3}])
+      # Without a product.
+      refute inline?.([1, 512, 512], [{:max_pool, 64, stride: 1, padding: 32}])
+      refute inline?.([1, 2048, 2048], [:relu, :global_mean])
+    end
+
+    test "means a large input without losing digits" do
+      {:ok, net} = Net.init(input: [1, 5000, 5000], layers: [:global_mean])
+
+      assert {:ok, <<mean::float-32-little>>} =
+               Net.run(net, :binary.copy(<<1.0::float-32-little>>, 25_000_000))
+
+      assert_in_delta mean, 1.0, 1.0e-6
     end
 
     test "returns what its weights say" do
@@ -170,6 +248,13 @@ defmodule Sconce.NetTest do
       assert :ok = Net.save(net, path)
       assert {:ok, same} = Net.load(path)
       assert same.spec == net.spec
+
+      odd = [input: [1], layers: [{:batch_norm, epsilon: 1.23456789e-5, momentum: 1 / 3}]]
+      {:ok, odd} = Net.init(odd)
+      assert :ok = Net.save(odd, path <> ".odd")
+      assert {:ok, %{spec: spec}} = Net.load(path <> ".odd")
+      assert spec == odd.spec
+
       assert same.outline == net.outline
       assert Net.weights(same) == Net.weights(net)
 

@@ -187,9 +187,21 @@ defmodule Sconce.Bot.Player do
 
     with {:ok, player} <- settle(%{player | pending: %{}}),
          taken = taken(player, first),
-         {:ok, before, sent} <- back_to(player, first),
-         do: again(before, merged(taken, pending, sent))
+         {:ok, before, sent} <- back_to(player, first) do
+      again(before, merged(taken, pending, sent))
+    else
+      # The session is in use, and may take the frames later.
+      {:error, %Error{kind: kind} = error, player} when kind in [:busy, :deadline] ->
+        {:error, error, %{player | pending: pending}}
+
+      error ->
+        error
+    end
   end
+
+  @doc "Forgets the frames of `note/3`."
+  @spec forget(t) :: t
+  def forget(%__MODULE__{} = player), do: %{player | pending: %{}}
 
   # The frames that were taken back with their new rows, and the late ones between them, which were answered by the input
   # of the frame before.

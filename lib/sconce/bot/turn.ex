@@ -304,6 +304,10 @@ defmodule Sconce.Bot.Turn do
     end
   end
 
+  @doc "Forgets such frames."
+  @spec forget(t) :: t
+  def forget(%__MODULE__{player: player} = turn), do: %{turn | player: Player.forget(player)}
+
   defp corrected(turn, number) do
     case Player.correct(turn.player) do
       {:ok, player} -> restated(%{turn | player: player}, number)

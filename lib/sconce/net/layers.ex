@@ -24,7 +24,7 @@ defmodule Sconce.Net.Layers do
       raise ArgumentError, "layers: expected at most #{@most_layers}, got: #{many}"
   end
 
-  defp list!(_layers, _shape, depth) when depth > @most_depth,
+  defp list!(_layers, _shape, depth) when depth >= @most_depth,
     do: raise(ArgumentError, "layers: expected at most #{@most_depth} levels of layers in layers")
 
   defp list!(layers, shape, depth) when length(layers) >= 0 do
@@ -178,7 +178,21 @@ defmodule Sconce.Net.Layers do
   defp one!(:concat, own, _shape, _depth),
     do: Options.argument!("branches of :concat", own.branches, "a list of lists of layers")
 
+  defp one!(:batch_norm, own, shape, _depth) do
+    own = %{own | epsilon: rounded(own.epsilon), momentum: rounded(own.momentum)}
+    {Map.put(own, :kind, :batch_norm), shape}
+  end
+
   defp one!(name, own, shape, _depth), do: {Map.put(own, :kind, name), shape}
+
+  @doc "The shortest number of the same 32-bit float, which the native side keeps."
+  @spec rounded(number) :: float
+  def rounded(number) do
+    Enum.find_value(5..16, number / 1, fn digits ->
+      short = (number / 1) |> :erlang.float_to_binary(scientific: digits) |> String.to_float()
+      if <<short::float-32>> == <<number::float-32>>, do: short
+    end)
+  end
 
   defp of!(shapes, name) do
     case List.keyfind(shapes, name, 0) do

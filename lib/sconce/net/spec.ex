@@ -161,20 +161,14 @@ defmodule Sconce.Net.Spec do
   defp field({name, text}) when name in [:kind, :function, :activation],
     do: {name, kind(text)}
 
-  defp field({:epsilon = name, number}), do: {name, significant(number)}
-  defp field({:momentum = name, number}), do: {name, significant(number)}
+  defp field({:epsilon = name, number}), do: {name, Layers.rounded(number)}
+  defp field({:momentum = name, number}), do: {name, Layers.rounded(number)}
   defp field({:layers, layers}), do: {:layers, Enum.map(layers, &layer/1)}
   defp field({:branches, branches}), do: {:branches, Enum.map(branches, &branch/1)}
   defp field(other), do: other
 
   defp branch([name, layers]) when is_binary(name), do: [name, Enum.map(layers, &layer/1)]
   defp branch(layers), do: Enum.map(layers, &layer/1)
-
-  # The native side keeps these numbers as 32-bit floats.
-  defp significant(number) when is_integer(number), do: number / 1
-
-  defp significant(number),
-    do: number |> :erlang.float_to_binary(scientific: 6) |> String.to_float()
 
   @doc false
   @spec text([pos_integer]) :: String.t()

@@ -10,6 +10,15 @@ defmodule Sconce.Net.Values do
 
   @doc "Reads the inputs of a run in the order of their declaration."
   @spec read(Spec.t(), term) :: {:ok, [binary], form} | {:error, Error.t()}
+  def read(%Spec{inputs: [%{name: "input"} = only]} = spec, [{:input, tensor}]),
+    do: read(spec, %{only.name => tensor})
+
+  def read(%Spec{inputs: [%{name: "input"} = input]}, named)
+      when is_map_key(named, "input") or is_map_key(named, :input) do
+    %{"input" => tensor} = texts(named)
+    with {:ok, data, form} <- one(input, tensor, "input input"), do: {:ok, [data], form}
+  end
+
   def read(%Spec{inputs: [%{name: "input"} = input]}, tensor) do
     with {:ok, data, form} <- one(input, tensor, "input"), do: {:ok, [data], form}
   end

@@ -21,6 +21,6 @@ pub mod training;
 pub use bounds::{MAX_DEPTH, MAX_LAYERS, MAX_PARAMETERS, MAX_SIZE, MAX_VALUES};
 pub use net::{Net, Weight};
 pub use outline::{LayerOutline, Outline};
-pub use packed::{Packed, Storage};
+pub use packed::{Packed, Program, Storage};
 pub use sconce_tensor::{Error, Result};
 pub use spec::{Function, Input, Layer, NetSpec};

@@ -43,7 +43,7 @@ impl Net {
         Ok(Net::whole(spec.clone(), outline, weights))
     }
 
-    /// A network with given weights, in any order.
+    /// A network with given weights, in any order. PyTorch's `num_batches_tracked` are ignored.
     ///
     /// # Errors
     /// Those of [`NetSpec::check`]; `NotFound` for a missing weight, `Mismatch` for another shape and for a name that no
@@ -54,6 +54,7 @@ impl Net {
     ) -> Result<Net> {
         let (outline, slots) = spec.slots()?;
         let given = weights.into_iter().map(|(name, values, shape)| (name, (values, shape)));
+        let given = given.filter(|(name, _own)| !name.ends_with(".num_batches_tracked"));
         let mut given: HashMap<_, _> = given.collect();
         let mut all = Vec::with_capacity(slots.len());
         for slot in slots {

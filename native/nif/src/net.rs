@@ -1,11 +1,11 @@
 //! Small networks: `Sconce.Net`.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustler::{Atom, Binary, Encoder, Env, Resource, ResourceArc, Term};
-use sconce_net::{Net, NetSpec, Outline, Packed, Storage, Weight};
-use sconce_tensor::{Error, Result};
+use sconce_net::{Net, NetSpec, Outline, Packed, Program, Storage, Weight};
+use sconce_tensor::{Error, Result, memory};
 use serde::Serialize;
 
 use crate::border::{
@@ -17,13 +17,15 @@ mod atoms {
     rustler::atoms! { f32, full }
 }
 
-/// Packed forms that a handle keeps for later calls.
+/// Arenas that a handle keeps for later calls.
 const KEPT: usize = 64;
+/// The longest estimate of a pass on the caller's scheduler, in nanoseconds.
+const MOST_INLINE: u64 = 200_000;
 
 struct NetHandle {
     net: Net,
-    storage: Storage,
-    /// Packed forms that no call uses. A call takes one out, so a panic loses it and nothing else.
+    program: Arc<Program>,
+    /// Arenas that no call uses. A call takes one out, so a panic loses it and nothing else.
     free: Mutex<Vec<Packed>>,
 }
 
@@ -42,8 +44,16 @@ impl NetHandle {
     fn packed(&self) -> Result<Packed> {
         match self.free(Vec::pop) {
             Some(packed) => Ok(packed),
-            None => Packed::new(&self.net, self.storage),
+            None => Packed::of(&self.program),
         }
+    }
+
+    fn numbers(&self, inputs: &[Binary]) -> Result<Vec<Vec<f32>>> {
+        let named = self.program.inputs().zip(inputs);
+        let read = |(name, input): (&str, &Binary)| {
+            from_binary(&format!("input {name:?}"), input, f32::from_le_bytes)
+        };
+        named.map(read).collect()
     }
 
     fn put_back(&self, packed: Packed) {
@@ -56,7 +66,8 @@ impl NetHandle {
 
     fn run<'a>(&self, env: Env<'a>, mut packed: Packed, inputs: &[Vec<f32>]) -> Result<Term<'a>> {
         let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
-        let mut output = vec![0.0; self.net.outline().output.iter().product()];
+        let count = self.net.outline().output.iter().product();
+        let mut output = memory::caught(|| Ok(memory::zeros(count)))?;
         let ran = packed.run(&inputs, &mut output);
         self.put_back(packed);
         ran.map(|()| to_binary(env, &output))
@@ -70,6 +81,8 @@ struct Info<'n> {
     outline: &'n Outline,
     bytes: usize,
     arena_bytes: usize,
+    /// Whether a pass is short enough for the caller's scheduler.
+    inline: bool,
 }
 
 /// A net as an answer: the handle and its info.
@@ -78,7 +91,8 @@ struct Made(Net, Storage);
 impl Answer for Made {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
         let Made(net, storage) = self;
-        let packed = Packed::new(&net, storage)?;
+        let program = Program::new(&net, storage)?;
+        let packed = Packed::of(&program)?;
         let info = encode(
             env,
             &Info {
@@ -86,10 +100,11 @@ impl Answer for Made {
                 outline: net.outline(),
                 bytes: packed.weight_bytes(),
                 arena_bytes: packed.arena_bytes(),
+                inline: program.nanoseconds() <= MOST_INLINE,
             },
         )?;
         let free = Mutex::new(vec![packed]);
-        Ok((ResourceArc::new(NetHandle { net, storage, free }), info).encode(env))
+        Ok((ResourceArc::new(NetHandle { net, program, free }), info).encode(env))
     }
 }
 
@@ -153,12 +168,18 @@ fn net_weights<'a>(env: Env<'a>, net: Handle<NetHandle>) -> Term<'a> {
     })
 }
 
-/// The output of a net, on the caller's scheduler. Returns `:full` if no packed form is free.
+/// The output of a net, on the caller's scheduler. Returns `:full` if no arena is free.
 #[rustler::nif]
 fn net_run<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a>>) -> Term<'a> {
     match net.get() {
         Ok(net) => match net.free(Vec::pop) {
-            Some(packed) => inline(env, "run", || net.run(env, packed, &numbers(&inputs)?)),
+            Some(packed) => inline(env, "run", || match net.numbers(&inputs) {
+                Ok(inputs) => net.run(env, packed, &inputs),
+                Err(wrong) => {
+                    net.put_back(packed);
+                    Err(wrong)
+                }
+            }),
             None => atoms::full().to_term(env),
         },
         Err(failure) => error(env, "run", &failure),
@@ -169,13 +190,10 @@ fn net_run<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a>>) ->
 #[rustler::nif(schedule = "DirtyCpu")]
 fn net_run_dirty<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a>>) -> Term<'a> {
     call(env, "run", || {
-        let (net, inputs) = (net.get()?, numbers(&inputs)?);
+        let net = net.get()?;
+        let inputs = net.numbers(&inputs)?;
         net.run(env, net.packed()?, &inputs)
     })
-}
-
-fn numbers(inputs: &[Binary]) -> Result<Vec<Vec<f32>>> {
-    inputs.iter().map(|input| from_binary("input", input, f32::from_le_bytes)).collect()
 }
 
 fn storage_of(name: Atom) -> Result<Storage> {

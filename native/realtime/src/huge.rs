@@ -20,7 +20,8 @@ struct Page {
 
 /// Numbers that begin at a huge page.
 pub(crate) struct Huge {
-    /// The pages are the capacity. Those behind the last number are never written, so that they take no memory.
+    /// The pages are the capacity. A last page that is mostly empty is not huge, so that at most 1 MiB is
+    /// wasted.
     pages: Vec<Page>,
     len: usize,
 }

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use sconce_tensor::memory;
 use sconce_tensor::simd::{self, Level, dispatch, mul_add};
 
 use crate::packed::values::{Value, Window};
@@ -35,6 +36,15 @@ fn block(left: usize, pixels: usize) -> usize {
     }
 }
 
+/// Lanes of all blocks together.
+fn lanes(filters: usize, pixels: usize) -> usize {
+    let mut first = 0;
+    while first < filters {
+        first += block(filters - first, pixels);
+    }
+    first
+}
+
 /// Rearranges weights `[filters, channels / groups, taps]` and a bias for [`Conv::run`].
 pub(crate) fn pack(
     weights: &[f32],
@@ -45,7 +55,9 @@ pub(crate) fn pack(
 ) -> (Vec<f32>, Vec<f32>) {
     let filters = bias.len();
     let (own, channels) = (filters / groups, weights.len() / filters / taps);
-    let (mut packed, mut biases) = (Vec::new(), Vec::new());
+    let lanes = groups * lanes(own, pixels);
+    let mut packed = memory::with_capacity(lanes * channels * taps);
+    let mut biases = memory::with_capacity(lanes);
     for group in 0..groups {
         let mut first = 0;
         while first < own {
@@ -127,8 +139,8 @@ dispatch! {
     fn tile<[const P: usize, const B: usize], [P, B]>(tile: &Tile<'_>, ends: &Ends<'_>, y: &mut [f32]) {
         let sums = sums::<P, B, FMA>(tile);
         let bias = ends.bias.first_chunk().expect("a bias for each lane");
-        for p in 0..P {
-            ends.write::<B>(bias, &sums[p], ends.places[p], y);
+        for (sums, place) in sums.iter().zip(ends.places) {
+            ends.write::<B>(bias, sums, *place, y);
         }
     }
 }
@@ -190,6 +202,11 @@ impl Taps {
 }
 
 impl Conv {
+    /// Products of a number of the output.
+    pub(crate) fn products(&self) -> u64 {
+        (self.weights.len() / self.bias.len()) as u64
+    }
+
     /// Learns where its input lies.
     pub(crate) fn place(&mut self, x: &Value) {
         self.taps = Taps::new(&self.window, x, self.groups == 1);
@@ -307,23 +324,23 @@ const LANES: usize = 16;
 
 dispatch! {
     /// The channels from `first` on, one for each lane.
-    fn lanes<[const P: usize], [P]>(tile: &Tile<'_>, ends: &Ends<'_>, first: usize, y: &mut [f32]) {
+    fn vectors<[const P: usize], [P]>(tile: &Tile<'_>, ends: &Ends<'_>, first: usize, y: &mut [f32]) {
         let all = ends.bias.len();
         let mut sums = [[0.0; LANES]; P];
         for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
             let w: &[f32; LANES] = w[first..].first_chunk().expect("a weight for each lane");
-            for p in 0..P {
+            for (p, sums) in sums.iter_mut().enumerate() {
                 let x: &[f32; LANES] = tile.x[tile.places[p] + tap + first..]
                     .first_chunk()
                     .expect("a number for each lane");
                 for l in 0..LANES {
-                    sums[p][l] = mul_add::<FMA>(x[l], w[l], sums[p][l]);
+                    sums[l] = mul_add::<FMA>(x[l], w[l], sums[l]);
                 }
             }
         }
         let bias = ends.bias[first..].first_chunk().expect("a bias for each lane");
-        for p in 0..P {
-            ends.write::<LANES>(bias, &sums[p], ends.places[p] + first, y);
+        for (sums, place) in sums.iter().zip(ends.places) {
+            ends.write::<LANES>(bias, sums, place + first, y);
         }
     }
 }
@@ -345,6 +362,11 @@ dispatch! {
 }
 
 impl Depthwise {
+    /// Products of a number of the output.
+    pub(crate) fn products(&self) -> u64 {
+        self.window.numbers()
+    }
+
     /// Learns where its input lies.
     pub(crate) fn place(&mut self, x: &Value) {
         self.taps = Taps::new(&self.window, x, false);
@@ -374,10 +396,10 @@ impl Depthwise {
             let full = bias.len() / LANES * LANES;
             for first in (0..full).step_by(LANES) {
                 match n {
-                    1 => lanes::<1>(&tile, &ends, first, y),
-                    2 => lanes::<2>(&tile, &ends, first, y),
-                    3 => lanes::<3>(&tile, &ends, first, y),
-                    _ => lanes::<4>(&tile, &ends, first, y),
+                    1 => vectors::<1>(&tile, &ends, first, y),
+                    2 => vectors::<2>(&tile, &ends, first, y),
+                    3 => vectors::<3>(&tile, &ends, first, y),
+                    _ => vectors::<4>(&tile, &ends, first, y),
                 }
             }
             if full < bias.len() {

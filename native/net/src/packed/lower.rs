@@ -25,7 +25,8 @@ pub(crate) fn lower(net: &Net) -> Result<(Plan, Vec<f32>, usize)> {
     };
     let last = lowerer.list("layers", &net.spec().layers, first)?;
     let last = lowerer.permuted(last);
-    Ok((Plan::new(lowerer.steps, lowerer.values, last.value), lowerer.weights, last.value))
+    let plan = Plan::new(lowerer.steps, lowerer.values, last.value)?;
+    Ok((plan, lowerer.weights, last.value))
 }
 
 /// A value between layers.

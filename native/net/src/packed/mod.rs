@@ -12,6 +12,7 @@ mod pool;
 mod values;
 
 use std::fmt;
+use std::sync::Arc;
 
 use sconce_tensor::{Error, Result, memory, simd};
 
@@ -28,56 +29,38 @@ pub enum Storage {
     F32,
 }
 
-/// A network that is ready to run, with memory of its own for a pass.
-pub struct Packed {
+/// The steps and the packed weights of a network, which passes share.
+pub struct Program {
     plan: Plan,
     /// The value of the output.
     last: usize,
     weights: Vec<f32>,
-    arena: Vec<f32>,
-    scores: Vec<f32>,
+    /// Numbers that a step needs besides the arena.
+    scratch: usize,
     inputs: Vec<(String, Vec<usize>)>,
     output: Vec<usize>,
 }
 
-impl fmt::Debug for Packed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Packed").field("steps", &self.plan.steps.len()).finish_non_exhaustive()
-    }
-}
-
-impl Packed {
+impl Program {
     /// Packs a network: folds batch norms, and rearranges weights for the kernels.
     ///
     /// # Errors
-    /// `OutOfMemory`.
-    pub fn new(net: &Net, storage: Storage) -> Result<Self> {
+    /// `OutOfMemory`, and `OutOfRange` for values that are too large with the zeros around them.
+    pub fn new(net: &Net, storage: Storage) -> Result<Arc<Self>> {
         let Storage::F32 = storage;
         memory::caught(|| {
             let (plan, weights, last) = lower::lower(net)?;
-            let longest = plan.steps.iter().filter(|step| matches!(step.op, Op::Attention(_)));
-            let longest =
-                longest.map(|step| plan.values[step.output].size.width).max().unwrap_or(0);
-            let spec = net.spec();
-            Ok(Packed {
-                arena: memory::zeros(plan.arena),
-                scores: memory::zeros(longest),
-                inputs: spec
-                    .inputs
-                    .iter()
-                    .map(|own| (own.name.clone(), own.shape.clone()))
-                    .collect(),
-                output: net.outline().output.clone(),
-                plan,
-                last,
-                weights,
-            })
+            let scratch = plan.steps.iter().map(|step| match step.op {
+                Op::Attention(_) => plan.values[step.output].size.width,
+                Op::Pool(_) => plan.values[step.output].size.channels,
+                _ => 0,
+            });
+            let scratch = scratch.max().unwrap_or(0);
+            let inputs = net.spec().inputs.iter();
+            let inputs = inputs.map(|own| (own.name.clone(), own.shape.clone())).collect();
+            let output = net.outline().output.clone();
+            Ok(Arc::new(Program { plan, last, weights, scratch, inputs, output }))
         })
-    }
-
-    /// Bytes of the memory for a pass.
-    pub fn arena_bytes(&self) -> usize {
-        size_of_val(&self.arena[..]) + size_of_val(&self.scores[..])
     }
 
     /// Bytes of the packed weights.
@@ -85,21 +68,80 @@ impl Packed {
         size_of_val(&self.weights[..])
     }
 
+    /// An estimate of the time of a pass on a core with AVX2.
+    pub fn nanoseconds(&self) -> u64 {
+        self.plan.nanoseconds()
+    }
+
+    /// The names of the inputs.
+    pub fn inputs(&self) -> impl Iterator<Item = &str> {
+        self.inputs.iter().map(|(name, _shape)| name.as_str())
+    }
+}
+
+/// A network that is ready to run, with memory of its own for a pass.
+pub struct Packed {
+    program: Arc<Program>,
+    arena: Vec<f32>,
+    scratch: Vec<f32>,
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = self.program.plan.steps.len();
+        f.debug_struct("Packed").field("steps", &steps).finish_non_exhaustive()
+    }
+}
+
+impl Packed {
+    /// Packs a network.
+    ///
+    /// # Errors
+    /// Those of [`Program::new`].
+    pub fn new(net: &Net, storage: Storage) -> Result<Self> {
+        Self::of(&Program::new(net, storage)?)
+    }
+
+    /// Memory for a pass of a program.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub fn of(program: &Arc<Program>) -> Result<Self> {
+        memory::caught(|| {
+            let (arena, scratch) = (program.plan.arena, program.scratch);
+            let (arena, scratch) = (memory::zeros(arena), memory::zeros(scratch));
+            Ok(Packed { program: program.clone(), arena, scratch })
+        })
+    }
+
+    /// Bytes of the memory for a pass.
+    pub fn arena_bytes(&self) -> usize {
+        size_of_val(&self.arena[..]) + size_of_val(&self.scratch[..])
+    }
+
+    /// Bytes of the packed weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.program.weight_bytes()
+    }
+
     /// The shape of the output.
     pub fn output_shape(&self) -> &[usize] {
-        &self.output
+        &self.program.output
     }
 
     /// Computes the output from the inputs, in the order of the declaration, each row by row with channels first. Tokens are
     /// whole numbers.
     ///
     /// # Errors
-    /// `Mismatch` for an input or output of another size, `NonFinite` for an input, `OutOfRange` for a token.
+    /// `Mismatch` for an input or output of another size, `NonFinite` for an input or for an output beyond f32, `OutOfRange`
+    /// for a token.
     pub fn run(&mut self, inputs: &[&[f32]], output: &mut [f32]) -> Result<()> {
-        if inputs.len() != self.inputs.len() {
-            return Err(Error::mismatch("inputs", self.inputs.len(), inputs.len()));
+        let Packed { program, arena, scratch } = self;
+        let Program { plan, last, weights, inputs: declared, output: shape, .. } = &**program;
+        if inputs.len() != declared.len() {
+            return Err(Error::mismatch("inputs", declared.len(), inputs.len()));
         }
-        for ((name, shape), input) in self.inputs.iter().zip(inputs) {
+        for ((name, shape), input) in declared.iter().zip(inputs) {
             let what = || format!("input {name:?}");
             if input.len() != shape.iter().product::<usize>() {
                 return Err(Error::mismatch(
@@ -112,20 +154,30 @@ impl Packed {
                 return Err(Error::NonFinite { what: what(), value: f64::from(value) });
             }
         }
-        if output.len() != self.output.iter().product::<usize>() {
-            return Err(Error::mismatch(
-                "output",
-                shown(&self.output),
-                format!("{} numbers", output.len()),
-            ));
+        if output.len() != shape.iter().product::<usize>() {
+            let got = format!("{} numbers", output.len());
+            return Err(Error::mismatch("output", shown(shape), got));
         }
-        let Packed { plan, weights, arena, scores, .. } = self;
         for step in &plan.steps {
-            run(step, &plan.values, weights, arena, scores, inputs)?;
+            run(step, &plan.values, weights, arena, scratch, inputs)
+                .map_err(|error| named(error, declared, step))?;
         }
-        let last = &plan.values[self.last];
-        output.copy_from_slice(&arena[last.range()]);
-        Ok(())
+        output.copy_from_slice(&arena[plan.values[*last].range()]);
+        match simd::non_finite(output) {
+            Some(value) => Err(Error::NonFinite { what: "output".into(), value: f64::from(value) }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The error of a token with the name of its input.
+fn named(error: Error, inputs: &[(String, Vec<usize>)], step: &Step) -> Error {
+    match (error, &step.op) {
+        (Error::OutOfRange { field, value, min, max }, Op::Embed { input, .. }) => {
+            let field = format!("input {:?}: {field}", inputs[*input].0);
+            Error::OutOfRange { field, value, min, max }
+        }
+        (error, _op) => error,
     }
 }
 
@@ -134,7 +186,7 @@ fn run(
     values: &[Value],
     weights: &[f32],
     arena: &mut [f32],
-    scores: &mut [f32],
+    scratch: &mut [f32],
     inputs: &[&[f32]],
 ) -> Result<()> {
     let ys = &values[step.output];
@@ -190,11 +242,11 @@ fn run(
             }
         }
         Op::Pointwise(own) => own.run(weights, (xs, x), (ys, y)),
-        Op::Pool(pool) => pool.run((xs, x), (ys, y)),
+        Op::Pool(pool) => pool.run((xs, x), (ys, y), scratch),
         Op::Upsample { factor } => upsample((xs, x), (ys, y), *factor),
         Op::Join => join((xs, x), y),
         Op::Permute { size } => permute((xs, x), *size, y),
-        Op::Attention(own) => own.run((xs, x), (ys, y), scores),
+        Op::Attention(own) => own.run((xs, x), (ys, y), scratch),
         Op::Add | Op::Concat => {}
     }
     ys.clear_halo(y);

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::Result;
+use crate::bounds::{MAX_VALUES, product, within};
 use crate::packed::attention::Attention;
 use crate::packed::conv::{Conv, Depthwise};
 use crate::packed::pointwise::Pointwise;
@@ -61,12 +63,20 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Places the values. `last` is read when all steps have run.
-    pub(crate) fn new(mut steps: Vec<Step>, mut values: Vec<Value>, last: usize) -> Self {
+    ///
+    /// # Errors
+    /// `OutOfRange` for values that are too large with the zeros around them.
+    pub(crate) fn new(mut steps: Vec<Step>, mut values: Vec<Value>, last: usize) -> Result<Self> {
         for step in &steps {
             for (value, halo) in step.inputs.iter().zip(step.op.halos()) {
                 let own = &mut values[*value].halo;
                 *own = [own[0].max(halo[0]), own[1].max(halo[1])];
             }
+        }
+        for value in &values {
+            let sides = [value.size.rows + 2 * value.halo[0], value.size.width + 2 * value.halo[1]];
+            let sizes = [&sides[..], &[value.size.channels]].concat();
+            product("the numbers of a value with the zeros around it", &sizes, MAX_VALUES)?;
         }
         let mut ends = vec![0; values.len()];
         for (i, step) in steps.iter().enumerate() {
@@ -91,6 +101,7 @@ impl Plan {
             }
             value.at = at;
             arena = arena.max(value.range().end);
+            within("the numbers of all values", arena, 0, 4 * MAX_VALUES)?;
             taken.push((ends[step.output].max(i), value.range()));
         }
         for step in &mut steps {
@@ -100,7 +111,30 @@ impl Plan {
                 _ => {}
             }
         }
-        Plan { steps, values, arena }
+        Ok(Plan { steps, values, arena })
+    }
+}
+
+impl Plan {
+    /// An estimate of the time of a pass, in nanoseconds of a core with AVX2: 20 products each, a number that is moved each
+    /// half, and 2 for a function of a number.
+    pub(crate) fn nanoseconds(&self) -> u64 {
+        let of = |step: &Step| {
+            let out = self.values[step.output].len() as u64;
+            let read: u64 = step.inputs.iter().map(|value| self.values[*value].len() as u64).sum();
+            let moved = (out + read) / 2;
+            match &step.op {
+                Op::Conv(conv) => {
+                    moved + conv.weights.len() as u64 / 2 + out * conv.products() / 20
+                }
+                Op::Depthwise(conv) => moved + out * conv.products() / 20,
+                Op::Pool(pool) => moved + out * pool.window.numbers() / 8,
+                Op::Pointwise(_) => moved + 2 * out,
+                Op::Attention(_) => moved + out * self.values[step.output].size.width as u64 / 5,
+                _ => moved,
+            }
+        };
+        self.steps.iter().map(of).sum()
     }
 }
 

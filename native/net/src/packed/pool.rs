@@ -27,7 +27,13 @@ fn inside(at: usize, kernel: usize, stride: usize, padding: usize, size: usize) 
 }
 
 impl Pool {
-    pub(crate) fn run(&self, (xs, x): (&Value, &[f32]), (ys, y): (&Value, &mut [f32])) {
+    /// `sums` has a number for each channel: a mean adds rows, so that large windows lose no digits.
+    pub(crate) fn run(
+        &self,
+        (xs, x): (&Value, &[f32]),
+        (ys, y): (&Value, &mut [f32]),
+        sums: &mut [f32],
+    ) {
         let Window { kernel, stride, padding, .. } = self.window;
         let channels = xs.size.channels;
         for row in 0..ys.size.rows {
@@ -41,7 +47,12 @@ impl Pool {
                     let x = &x[xs.place(row, left)..][..(right - left) * channels];
                     match self.kind {
                         Kind::Max => largest(x, y),
-                        _ => add(x, y),
+                        _ => {
+                            let sums = &mut sums[..channels];
+                            sums.fill(0.0);
+                            add(x, sums);
+                            add(sums, y);
+                        }
                     }
                 }
                 let count = match self.kind {

@@ -85,6 +85,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// Numbers of a window.
+    pub(crate) fn numbers(&self) -> u64 {
+        (self.kernel[0] * self.kernel[1]) as u64
+    }
+
     /// The window of one pixel.
     pub(crate) const ONE: Window =
         Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
