@@ -188,9 +188,11 @@ defmodule Sconce.Net.Layers do
   @doc "The shortest number of the same 32-bit float, which the native side keeps."
   @spec rounded(number) :: float
   def rounded(number) do
-    Enum.find_value(5..16, number / 1, fn digits ->
-      short = (number / 1) |> :erlang.float_to_binary(scientific: digits) |> String.to_float()
-      if <<short::float-32>> == <<number::float-32>>, do: short
+    <<value::float-32>> = single = <<number::float-32>>
+
+    Enum.find_value(5..16, value, fn digits ->
+      short = value |> :erlang.float_to_binary(scientific: digits) |> String.to_float()
+      if <<short::float-32>> == single, do: short
     end)
   end
 
