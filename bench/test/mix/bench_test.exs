@@ -53,7 +53,8 @@ defmodule Mix.Tasks.BenchTest do
     output = capture_io(fn -> Bench.run(args) end)
     {@columns, rows} = table(output)
     assert length(rows) == 9
-    assert length(for row <- rows, row =~ ~r"^env +pendulum, .* M steps/s, inline$", do: row) == 9
+    # A machine that is slow or busy takes the worker lane for 4096 environments.
+    for row <- rows, do: assert(row =~ ~r"^env +pendulum, .* M steps/s, (inline|worker)$")
     refute output =~ "FAILED"
   end
 

@@ -123,8 +123,6 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     # The resumed run keeps its options.
     said = capture_io(fn -> Train.run(["--resume" | out]) end)
     assert said =~ "(no --save-minutes)\n"
-    handlers = :gen_event.which_handlers(:erl_signal_server)
-    assert :erl_signal_handler in handlers and Sconce.Trainer.Signals not in handlers
   end
 
   test "a precision without a gain is replaced by f32 with a message, unless it is forced" do
