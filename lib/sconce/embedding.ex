@@ -1,5 +1,5 @@
 defmodule Sconce.Embedding do
-  alias Sconce.{Error, Frame, Game, Native, Options, Tensor}
+  alias Sconce.{Error, Frame, Game, Native, Net, Options, Tensor}
   alias Sconce.Game.Declaration
   import Sconce.Tensor, only: [is_tensor: 1]
 
@@ -83,6 +83,10 @@ defmodule Sconce.Embedding do
     * `{:vector, n}` - `n` numbers, used unchanged.
     * `{:normalised, mean: [..], deviation: [..]}` - as many numbers, each less its mean and divided by its
       deviation, bounded to -10..10. `Sconce.PPO` makes it with `normalise_observations: true`.
+    * `{:net, spec}` - the inputs of a `Sconce.Net.Spec`, one after the other: an image, a spectrum, readings of sensors.
+      The output of the network, a vector, enters the backbone, and the network learns with the policy. It runs on a CPU, in
+      f32. `spec` may be the options of `Sconce.Net.Spec.new/1`. Batch norms are refused, because a policy would play by
+      other numbers than those it was trained with.
     * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then one row of a trained
       table for each id.
     * A `Sconce.Game` or a module that uses it, alone or as `{game, opts}` - a frame of that game.
@@ -121,6 +125,7 @@ defmodule Sconce.Embedding do
   @type t ::
           {:vector, pos_integer}
           | {:normalised, keyword}
+          | {:net, Net.Spec.t()}
           | {:melee, keyword}
           | {Game.t(), keyword}
 
@@ -131,6 +136,7 @@ defmodule Sconce.Embedding do
           | {:melee | Game.like(), keyword}
           | {:vector, pos_integer}
           | {:normalised, keyword}
+          | {:net, Net.Spec.t() | keyword}
 
   @typedoc "A part of the vector: `width` numbers from `offset` on."
   @type feature :: %{
@@ -148,6 +154,8 @@ defmodule Sconce.Embedding do
       iex> {:melee, opts} = Sconce.Embedding.new!({:melee, stage_embed_size: 4})
       iex> Keyword.take(opts, [:layout, :stage_embed_size])
       [layout: :learned, stage_embed_size: 4]
+      iex> Sconce.Embedding.new!({:net, input: [1, 8, 8], layers: [:flatten, {:dense, 4}]})
+      {:net, Sconce.Net.Spec.new(input: [1, 8, 8], layers: [:flatten, {:dense, 4}])}
       iex> Sconce.Embedding.new!({:melee, num_projectile: 2})
       ** (ArgumentError) unknown option :num_projectile, did you mean :num_projectiles?
   """
@@ -168,6 +176,7 @@ defmodule Sconce.Embedding do
     {:normalised, mean: mean, deviation: deviation}
   end
 
+  def new!({:net, spec}), do: {:net, Net.Spec.new(spec)}
   def new!(:melee), do: new!({:melee, []})
 
   def new!({:melee, opts}) when is_list(opts) do
@@ -191,7 +200,7 @@ defmodule Sconce.Embedding do
 
   defp none!(given) do
     raise ArgumentError,
-          "expected an embedding, {:vector, n}, :melee, {:melee, opts} or a Sconce.Game, " <>
+          "expected an embedding, {:vector, n}, {:net, spec}, :melee, {:melee, opts} or a Sconce.Game, " <>
             "got: #{inspect(given)}"
   end
 
@@ -212,8 +221,14 @@ defmodule Sconce.Embedding do
   # Whether the term has the form that `new!/1` returns.
   @spec whole?(term) :: boolean
   def whole?({kind, _}) when kind in [:vector, :normalised, :melee], do: true
+  def whole?({:net, %Net.Spec{}}), do: true
   def whole?({%Game{}, options}), do: Keyword.keyword?(options)
   def whole?(_other), do: false
+
+  @doc false
+  # Whether a frame is a vector of numbers and nothing else.
+  @spec numbers?(t) :: boolean
+  def numbers?({kind, _}), do: kind in [:vector, :normalised, :net]
 
   defp packed!(opts) do
     for {name, _value} <- opts, name not in [:layout | @past] do
@@ -236,6 +251,7 @@ defmodule Sconce.Embedding do
     case new!(embedding) do
       {:vector, n} -> %{vector: n}
       {:normalised, own} -> %{normalised: Map.new(own)}
+      {:net, spec} -> %{net: Net.Spec.to_native(spec)}
       {:melee, [{:layout, :packed} | past]} -> %{melee: Map.new(Keyword.merge(@packed, past))}
       {:melee, options} -> %{melee: Map.new(options)}
       {%Game{} = game, options} -> %{game: declared(game, options)}
@@ -256,6 +272,8 @@ defmodule Sconce.Embedding do
 
   def from_native(%{normalised: %{mean: mean, deviation: deviation}}),
     do: {:normalised, mean: singles(mean), deviation: singles(deviation)}
+
+  def from_native(%{net: net}), do: {:net, Net.Spec.from_native(net)}
 
   def from_native(%{melee: %{layout: "packed"} = options}),
     do: {:melee, packed(Map.to_list(options))}
@@ -345,6 +363,9 @@ defmodule Sconce.Embedding do
 
   def pack({:normalised, own}, numbers), do: pack({:vector, length(own[:mean])}, numbers)
 
+  def pack({:net, %Net.Spec{} = spec}, numbers),
+    do: pack({:vector, Net.Spec.numbers(spec)}, numbers)
+
   def pack({:vector, n}, numbers) when is_list(numbers) and length(numbers) == n,
     do: pack_numbers(numbers)
 
@@ -356,6 +377,7 @@ defmodule Sconce.Embedding do
   def pack(other, frame) do
     case new!(other) do
       {%Game{} = game, _options} -> Game.Frame.pack(game, frame)
+      {:net, _spec} = whole -> pack(whole, frame)
       _whole -> Options.argument!("embedding", other, "a complete embedding")
     end
   end

@@ -1,6 +1,6 @@
 defmodule Sconce.Env do
   alias Sconce.{Error, Native, Options, Policy, Tensor}
-  alias Sconce.Env.{Catalogue, Hosting, Inputs, Playing}
+  alias Sconce.Env.{Catalogue, Drawing, Hosting, Inputs, Playing}
   alias Sconce.Native.Call
   alias Sconce.Policy.Head
 
@@ -11,6 +11,7 @@ defmodule Sconce.Env do
   |---|---|---|
   | `:cart_pole` | push left or right | position, velocity, angle and angular velocity of a pole on a cart (CartPole-v1) |
   | `:cart_pole_velocity_less` | push left or right | position and angle: a policy needs memory |
+  | `:pixel_cart_pole` | the same as `:cart_pole` | 64 x 64 grey values of an image of the cart and the pole |
   | `:mountain_car` | push left, not at all, or right | position and velocity of a car in a valley (MountainCar-v0) |
   | `:mountain_car_continuous` | a force | as above (MountainCarContinuous-v0) |
   | `:acrobot` | a torque of -1, 0 or 1 | sines, cosines and velocities of two links (Acrobot-v1) |
@@ -66,6 +67,7 @@ defmodule Sconce.Env do
   |---|---|
   | `name` | its name |
   | `observation_size` | numbers in an observation |
+  | `observation_shape` | `[channels, height, width]` of an image, or `[n]` |
   | `num_labels` | numbers in an input |
   | `heads` | `{name, kind}` of each part of an input, for the heads of a `Sconce.Policy.Spec` |
   | `seats` | players that are not scripted |
@@ -432,6 +434,35 @@ defmodule Sconce.Env do
   """
   @spec trace(Policy.t() | Path.t(), name, keyword) :: {:ok, map} | {:error, Error.t()}
   def trace(policy, name \\ nil, opts \\ []), do: Playing.trace(policy, name, opts)
+
+  @doc """
+  Returns the last observation of a row as a grey PNG, its channels side by side: what a policy sees. Other observations than
+  images raise `ArgumentError`.
+
+      iex> {:ok, env} = Sconce.Env.new(:pixel_cart_pole, frame_stack: 2)
+      iex> {:ok, <<137, "PNG", _rest::binary>>} = Sconce.Env.png(env)
+      iex> {:ok, env} = Sconce.Env.new(:pendulum)
+      iex> Sconce.Env.png(env)
+      ** (ArgumentError) env: expected observations that are images, got: [3]
+  """
+  @spec png(t, non_neg_integer) :: {:ok, binary} | {:error, Error.t()}
+  def png(env, row \\ 0)
+
+  def png(
+        %__MODULE__{spec: %{observation_shape: [_, _, _] = shape, observation_size: size}} = env,
+        row
+      ) do
+    row in 0..(env.rows - 1) ||
+      Options.argument!("row", row, "the index of a row, 0 to #{env.rows - 1}")
+
+    with {:ok, seen} <- read(env, :observation),
+         do: {:ok, seen |> binary_part(4 * size * row, 4 * size) |> Drawing.Image.png(shape)}
+  end
+
+  def png(%__MODULE__{spec: %{observation_shape: shape}}, _row),
+    do: Options.argument!("env", shape, "observations that are images")
+
+  def png(other, _row), do: refuse(other)
 
   defp tensor?(inputs), do: is_struct(inputs) and inputs.__struct__ == Nx.Tensor
 

@@ -11,7 +11,7 @@ defmodule Sconce.Build.RoomsTest do
     "realtime" => ~w(ops tensor),
     "net" => ~w(ops tensor),
     "game" => ~w(tensor),
-    "nn" => ~w(realtime ops game tensor cuda),
+    "nn" => ~w(net realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),
     "data" => ~w(nn game tensor),
     "env" => ~w(nn game tensor cuda),

@@ -28,6 +28,29 @@ defmodule Sconce.EnvTest do
     policy
   end
 
+  test "images of a cart and a pole belong to the states of the same steps" do
+    [plain, pixels] =
+      for name <- [:cart_pole, :pixel_cart_pole], do: new!(name, count: 2, seed: 7)
+
+    assert pixels.spec.observation_shape == [1, 64, 64]
+    assert plain.spec.observation_shape == [4]
+    assert new!(:pixel_cart_pole, frame_stack: 3).spec.observation_shape == [3, 64, 64]
+
+    for input <- [1, 1, 0, 1] do
+      {:ok, step} = Env.step(plain, [input, 1 - input])
+      {:ok, seen} = Env.step(pixels, [input, 1 - input])
+      assert step.reward == seen.reward
+      assert Env.state(plain, 1) == Env.state(pixels, 1)
+      <<x::float-32-little, _::binary>> = binary_part(step.observation, 16, 16)
+      # The middle of the cart's row, weighted by its grey values.
+      row = pixels |> Env.read(:observation) |> elem(1) |> binary_part(4 * (4096 + 53 * 64), 256)
+      weights = row |> floats() |> Enum.with_index()
+      sum = weights |> Enum.map(&elem(&1, 0)) |> Enum.sum()
+      middle = (weights |> Enum.map(fn {grey, i} -> grey * i end) |> Enum.sum()) / sum
+      assert_in_delta middle, 31.5 + 12.5 * x, 0.3
+    end
+  end
+
   describe "environments" do
     test "of every world step with inputs of zeros, in both lanes" do
       for name <- Env.names() do

@@ -208,6 +208,7 @@ defmodule Sconce.OddTermsTest do
       {Env, :episodes, [env]},
       {Env, :new, [:cart_pole, [count: 1]]},
       {Env, :play, [policy, :cart_pole, [episodes: 1]]},
+      {Env, :png, [env, 0]},
       {Env, :put, [env, [0]]},
       {Env, :read, [env, :reward]},
       {Env, :reset, [env, [seed: 1]]},

@@ -27,6 +27,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         plan.save(&policy, &path, json!({ "frame_delay": 1 }), *alone).expect("a file");
         fs::read(&path, u64::MAX).expect("a file")
     });
+    let seeing = Policy::init(&specs::of_images("gru"), 1).expect("a policy");
+    let plan = Plan::of(&seeing, Format::F32).expect("finite weights").expect("a plan");
+    plan.save(&seeing, &path, json!({}), true).expect("a file");
+    let seeing = fs::read(&path, u64::MAX).expect("a file");
     let product = products();
     let plan = Plan::of(&product, Format::F32).expect("finite weights").expect("a plan");
     let both = [false, true].map(|is_packed| {
@@ -36,7 +40,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         };
         saved.and_then(|()| fs::read(&path, u64::MAX)).expect("a file")
     });
-    let seeds = whole().into_iter().chain(packed).chain(both).collect();
+    let seeds = whole().into_iter().chain(packed).chain(both).chain([seeing]).collect();
     scratch::remove(&dir);
     seeds
 }
@@ -62,6 +66,7 @@ fn whole() -> Vec<Vec<u8>> {
     of_vectors
         .into_iter()
         .chain(of_melee)
+        .chain([specs::of_images("gru")])
         .map(|spec| {
             let policy = Policy::init(&spec, 1).expect("a policy");
             let notes =

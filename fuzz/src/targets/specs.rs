@@ -57,6 +57,21 @@ pub fn of_vectors(name: &str) -> Spec {
     Spec { embedding: Embedding::vector(2), backbone: backbone(name), heads, critic: None }
 }
 
+/// A model of small images.
+pub fn of_images(name: &str) -> Spec {
+    let conv = json!({
+        "kind": "conv", "filters": 2, "kernel": [3, 3], "stride": [2, 2], "padding": [1, 1],
+        "dilation": [1, 1], "groups": 1, "bias": true, "activation": "relu",
+    });
+    let dense = json!({"kind": "dense", "size": 3, "bias": true, "activation": "tanh"});
+    let net = json!({
+        "inputs": [{"name": "input", "shape": [1, 4, 4]}],
+        "layers": [conv, {"kind": "flatten"}, dense],
+    });
+    let embedding = serde_json::from_value(json!({ "net": net })).expect("an embedding");
+    Spec { embedding, ..of_vectors(name) }
+}
+
 /// A small model of Melee frames.
 pub fn of_melee(name: &str) -> Spec {
     let melee = Melee {

@@ -96,6 +96,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   end
 
   defp made({:normalised, own}, i), do: made({:vector, length(own[:mean])}, i)
+  defp made({:net, spec}, i), do: made({:vector, Sconce.Net.Spec.numbers(spec)}, i)
   defp made({:vector, n}, i), do: for(k <- 1..n, do: :math.sin(i * k))
 
   defp made({%Game{} = game, _options}, i), do: Game.Frame.made(game, i)

@@ -57,7 +57,7 @@ defmodule Mix.Tasks.Sconce.Play do
           ] ++ Keyword.take(League.schema(), [:games, :deterministic])
   # Switches of both kinds of calls; the table of PPO lists them.
   @both [:seed | Keyword.keys(Catalogue.schema(:spec))]
-  @melee [:embedding, :queue_depth, :num_delays, :previous_action] ++
+  @melee [:embedding, :image, :queue_depth, :num_delays, :previous_action] ++
            [:heads, :axis_buckets, :shoulder_buckets]
 
   @moduledoc """

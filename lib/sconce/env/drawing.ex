@@ -21,6 +21,7 @@ defmodule Sconce.Env.Drawing do
   @views %{
     cart_pole: {{-2.7, -0.3, 2.7, 1.5}, 20},
     cart_pole_velocity_less: {{-2.7, -0.3, 2.7, 1.5}, 20},
+    pixel_cart_pole: {{-2.7, -0.3, 2.7, 1.5}, 20},
     mountain_car: {{-1.25, -0.05, 0.65, 1.2}, 33},
     mountain_car_continuous: {{-1.25, -0.05, 0.65, 1.2}, 33},
     acrobot: {{-2.2, -2.2, 2.2, 2.2}, 66},
@@ -66,7 +67,7 @@ defmodule Sconce.Env.Drawing do
   @doc "Returns the shapes of a state and of the input that is given in it."
   @spec shapes(atom, [number], [number]) :: [shape]
   def shapes(name, [x, _speed, angle, _spin], [push | _])
-      when name in [:cart_pole, :cart_pole_velocity_less] do
+      when name in [:cart_pole, :cart_pole_velocity_less, :pixel_cart_pole] do
     side = if push == 1, do: 1, else: -1
     edge = x + side * @cart_width / 2
     {tip_x, tip_y} = {x + @pole * :math.sin(angle), @cart_height + @pole * :math.cos(angle)}

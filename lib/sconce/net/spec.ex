@@ -76,6 +76,40 @@ defmodule Sconce.Net.Spec do
     %__MODULE__{inputs: inputs, layers: Layers.read!(layers, shapes(inputs, opts))}
   end
 
+  @doc """
+  Returns a network for images, `[channels, height, width]`, whose output has `size` numbers: convolutions of 8 x 8 pixels with
+  a stride of 4 and of 4 x 4 with a stride of 2, as Mnih et al. (2015) use them, with half as many filters, and a dense layer.
+  Images of less than 20 pixels a side get 3 x 3 convolutions. It is the `embedding: {:net, spec}` that `Sconce.PPO` takes for an
+  environment that shows images.
+
+      iex> Sconce.Net.Spec.image([2, 64, 64], 64)
+      #Sconce.Net.Spec<2x64x64 -> conv, conv, flatten, dense>
+  """
+  @spec image([pos_integer], pos_integer) :: t
+  def image([_channels, height, width] = shape, size) when is_integer(size) do
+    convolutions =
+      if min(height, width) < 20,
+        do: [
+          {:conv, 16, 3, padding: 1, activation: :relu},
+          {:conv, 16, 3, padding: 1, activation: :relu}
+        ],
+        else: [
+          {:conv, 16, 8, stride: 4, activation: :relu},
+          {:conv, 32, 4, stride: 2, activation: :relu}
+        ]
+
+    new(input: shape, layers: convolutions ++ [:flatten, {:dense, size, activation: :relu}])
+  end
+
+  def image(shape, _size),
+    do: Options.argument!("shape", shape, "channels, height and width, and a size")
+
+  @doc false
+  # Numbers of all inputs together.
+  @spec numbers(t) :: pos_integer
+  def numbers(%__MODULE__{inputs: inputs}),
+    do: inputs |> Enum.map(&Enum.product(&1.shape)) |> Enum.sum()
+
   defp input?(%{name: name, shape: shape, vocabulary: _tokens}),
     do: is_binary(name) and shape?(shape)
 
@@ -175,15 +209,20 @@ defmodule Sconce.Net.Spec do
   def text(shape), do: Enum.join(shape, "x")
 
   @doc false
+  # The shapes of the inputs.
+  @spec shapes(t) :: String.t()
+  def shapes(%__MODULE__{inputs: inputs}) do
+    Enum.map_join(inputs, " + ", fn
+      %{vocabulary: nil, shape: shape} -> text(shape)
+      %{vocabulary: tokens, shape: shape} -> "#{text(shape)} tokens of #{tokens}"
+    end)
+  end
+
+  @doc false
   # The kinds of the first layers.
   @spec summary(t) :: String.t()
-  def summary(%__MODULE__{inputs: inputs, layers: layers}) do
-    shapes =
-      Enum.map_join(inputs, " + ", fn
-        %{vocabulary: nil, shape: shape} -> text(shape)
-        %{vocabulary: tokens, shape: shape} -> "#{text(shape)} tokens of #{tokens}"
-      end)
-
+  def summary(%__MODULE__{layers: layers} = spec) do
+    shapes = shapes(spec)
     {first, rest} = layers |> Enum.map(&Map.get(&1, :kind)) |> Enum.split(6)
     more = if rest == [], do: "", else: ", #{length(rest)} more"
     "#{shapes} -> #{Enum.map_join(first, ", ", &to_string/1)}#{more}"

@@ -17,7 +17,7 @@ defmodule Sconce.Policy.Spec do
       type: :any,
       default: :melee,
       doc:
-        "`:melee`, `{:vector, n}`, or a `Sconce.Game`, with options as in `{:melee, opts}`; see `Sconce.Embedding`."
+        "`:melee`, `{:vector, n}`, `{:net, spec}`, or a `Sconce.Game`, with options as in `{:melee, opts}`; see `Sconce.Embedding`."
     ],
     backbone: [
       type: :any,
@@ -337,7 +337,7 @@ defmodule Sconce.Policy.Spec do
   defp input_norm(options, embedding) do
     case options[:input_norm] do
       :auto ->
-        Keyword.replace!(options, :input_norm, elem(embedding, 0) not in [:vector, :normalised])
+        Keyword.replace!(options, :input_norm, not Embedding.numbers?(embedding))
 
       _given ->
         options
@@ -459,7 +459,7 @@ defmodule Sconce.Policy.Spec do
 
   defp needed(%{embedding: {:melee, _options}}), do: "the heads of the controller"
 
-  defp needed(%{embedding: {kind, _n}}) when kind in [:vector, :normalised],
+  defp needed(%{embedding: {kind, _n}}) when kind in [:vector, :normalised, :net],
     do: "a game whose inputs are declared"
 
   defp needed(%{embedding: {game, _options}}), do: "heads for the input of #{game.name}"
@@ -467,8 +467,9 @@ defmodule Sconce.Policy.Spec do
   @doc false
   # Whether the heads choose the parts of the game's input, so that the policy can read previous inputs.
   @spec reads_inputs?(t) :: boolean
-  def reads_inputs?(%__MODULE__{embedding: {kind, _n}}) when kind in [:vector, :normalised],
-    do: false
+  def reads_inputs?(%__MODULE__{embedding: {kind, _n}})
+      when kind in [:vector, :normalised, :net],
+      do: false
 
   def reads_inputs?(%__MODULE__{embedding: {:melee, _options}} = spec), do: controller?(spec)
 

@@ -2,7 +2,7 @@ defmodule Sconce.PPO.Settings do
   @moduledoc false
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
-  alias Sconce.{Device, Env, Native, Options, Policy, Rollout, Run}
+  alias Sconce.{Device, Env, Native, Net, Options, Policy, Rollout, Run}
   alias Sconce.Env.Hosting
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
@@ -206,15 +206,15 @@ defmodule Sconce.PPO.Settings do
   end
 
   defp spec(nil, parts, env) do
-    for name <- [:embedding, :heads], parts[name] do
+    for name <- [:embedding, :heads], parts[name], not match?({:net, _}, parts[name]) do
       raise ArgumentError,
             "option #{inspect(name)}: the environment has its own; give :spec for another policy"
     end
 
     parts = @policy |> fitting(parts[:heads_kind]) |> Keyword.merge(parts)
     backbone = if parts[:backbone] == :mlp, do: @mlp, else: []
-    own = [embedding: {:vector, env.observation_size}, heads: env.heads]
-    Spec.new(own ++ Keyword.merge(backbone, parts))
+    own = [embedding: embedding(env.observation_shape), heads: env.heads]
+    own |> Keyword.merge(backbone) |> Keyword.merge(parts) |> Spec.new()
   end
 
   defp spec(%Spec{} = spec, [], _env), do: spec
@@ -227,6 +227,10 @@ defmodule Sconce.PPO.Settings do
   defp spec(other, _parts, _env) do
     raise ArgumentError, "option :spec: expected a Sconce.Policy.Spec, got: #{inspect(other)}"
   end
+
+  # A policy sees images through a network.
+  defp embedding([_channels, _height, _width] = image), do: {:net, Net.Spec.image(image, 64)}
+  defp embedding([size]), do: {:vector, size}
 
   # Autoregressive heads have a stream instead of hidden layers.
   defp fitting(policy, :autoregressive), do: Keyword.delete(policy, :head_hidden_size)

@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Switches do
   @moduledoc false
   # Converts the switches of a command line to options of a run.
 
-  alias Sconce.{Switches, Temporal}
+  alias Sconce.{Net, Switches, Temporal}
   alias Sconce.Trainer.Catalogue
 
   # Switches for options of a Spec. A corpus of vectors has its own embedding and heads; for replays these switches
@@ -11,6 +11,11 @@ defmodule Sconce.Trainer.Switches do
     embedding: [
       type: {:in, [:melee, :packed]},
       doc: "Embedding of replays: ids in trained tables, or all values as numbers."
+    ],
+    image: [
+      type: {:list, :pos_integer},
+      doc:
+        "For a corpus of vectors that are images: channels,height,width. A network reads them, see `Sconce.Net.Spec.image/2`."
     ],
     queue_depth: [
       type: :pos_integer,
@@ -73,7 +78,8 @@ defmodule Sconce.Trainer.Switches do
 
     {past, opts} = Keyword.split(opts, [:queue_depth, :num_delays, :previous_action])
     {layout, opts} = Keyword.pop(opts, :embedding)
-    loss(kind, loss, opts) ++ embedding(layout, past) ++ opts
+    {image, opts} = Keyword.pop(opts, :image)
+    loss(kind, loss, opts) ++ image(image, layout, past) ++ opts
   end
 
   defp loss(:plain, [], _opts), do: [loss: :plain]
@@ -87,6 +93,12 @@ defmodule Sconce.Trainer.Switches do
   end
 
   defp loss(nil, said, _opts), do: [loss: said]
+
+  defp image(nil, layout, past), do: embedding(layout, past)
+  defp image(shape, nil, []), do: [embedding: {:net, Net.Spec.image(shape, 64)}]
+
+  defp image(_shape, _layout, _past),
+    do: raise(ArgumentError, "--image is for vectors; the other embeddings are for replays")
 
   defp embedding(nil, []), do: []
   defp embedding(:packed, past), do: [embedding: {:melee, [layout: :packed] ++ past}]

@@ -20,7 +20,7 @@ pub mod training;
 
 pub use bounds::{MAX_DEPTH, MAX_LAYERS, MAX_PARAMETERS, MAX_SIZE, MAX_VALUES};
 pub use net::{Net, Weight};
-pub use outline::{LayerOutline, Outline};
+pub use outline::{Initial, LayerOutline, Outline, Slot};
 pub use packed::{Packed, Program, Storage};
 pub use sconce_tensor::{Error, Result};
 pub use spec::{Function, Input, Layer, NetSpec};

@@ -40,7 +40,7 @@ pub struct LayerOutline {
 
 /// The initial values of a weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Initial {
+pub enum Initial {
     /// Uniform between minus and plus the number.
     Uniform(f64),
     /// Standard normal.
@@ -51,12 +51,15 @@ pub(crate) enum Initial {
 
 /// A weight that a declaration demands.
 #[derive(Debug, Clone)]
-pub(crate) struct Slot {
-    pub(crate) name: String,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) initial: Initial,
+pub struct Slot {
+    /// The name, such as `layers.0.weight`.
+    pub name: String,
+    /// The shape, in PyTorch's layout.
+    pub shape: Vec<usize>,
+    /// The initial values.
+    pub initial: Initial,
     /// False for running statistics.
-    pub(crate) trainable: bool,
+    pub trainable: bool,
 }
 
 /// The shape of a value, and the number of tokens if its values are tokens.
@@ -77,7 +80,10 @@ impl NetSpec {
     }
 
     /// The outline, and the weights in the order of the layers.
-    pub(crate) fn slots(&self) -> Result<(Outline, Vec<Slot>)> {
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check).
+    pub fn slots(&self) -> Result<(Outline, Vec<Slot>)> {
         let mut walk = Walk { inputs: &self.inputs, count: 0, layers: vec![], slots: vec![] };
         walk.check_inputs()?;
         let output = walk.network(&self.layers)?;

@@ -76,6 +76,7 @@ fn cartpole_play<'a>(
 struct Described {
     name: String,
     observation_size: usize,
+    observation_shape: Vec<usize>,
     /// Numbers of an input.
     num_labels: usize,
     /// Names and kinds of the heads that choose an input.
@@ -115,6 +116,7 @@ fn env_spec<'a>(env: Env<'a>, options: Term<'a>, host: Hosting) -> Term<'a> {
             num_labels: spec.labels(),
             name: spec.name.into(),
             observation_size: spec.observation_size,
+            observation_shape: spec.observation_shape,
             heads,
             seats: spec.seats,
             time_limit: spec.time_limit,

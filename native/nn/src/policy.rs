@@ -15,6 +15,7 @@ use crate::sampling::Draw;
 use crate::weights::{Builder, Frozen, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec, memory};
 
+mod eyes;
 pub(crate) mod matrices;
 mod new_weights;
 mod placed;
@@ -25,6 +26,7 @@ mod steps;
 mod stored;
 mod trunks;
 
+pub(crate) use eyes::Eyes;
 pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix, stored_bytes};
 pub use new_weights::NewWeight;
 pub use placed::Placed;
@@ -84,6 +86,7 @@ pub fn part<T: Copy>(
 
 /// The parts of a policy that hold weights.
 struct Parts {
+    eyes: Option<Eyes>,
     tables: Vec<(String, Weight)>,
     trunks: Trunks,
     heads: Heads,
@@ -91,6 +94,7 @@ struct Parts {
 
 impl Parts {
     fn new(spec: &Spec, b: &Builder) -> Result<Self> {
+        let eyes = spec.embedding.net().map(|net| Eyes::new(net, b)).transpose()?;
         let mut tables = vec![];
         for table in spec.embedding.tables() {
             let under = b.under(format!("{}_embedding", table.name));
@@ -104,7 +108,7 @@ impl Parts {
             Some(_) => Heads::beside_critic(&spec.heads, width, &b)?,
             None => Heads::new(&spec.heads, width, &b)?,
         };
-        Ok(Parts { tables, trunks, heads })
+        Ok(Parts { eyes, tables, trunks, heads })
     }
 }
 
@@ -122,6 +126,8 @@ pub struct Policy {
     weights: Weights,
     /// One of the weights. Tensors of a pass are created with the device and type of this weight.
     place: Tensor,
+    /// The network of the embedding.
+    eyes: Option<Eyes>,
     tables: Vec<(String, Weight)>,
     slots: Vec<IdSlot>,
     continuous: usize,
@@ -237,12 +243,14 @@ impl Policy {
             Learns::But(frozen) => Builder::new(source, true).freezing(frozen),
         };
         let is_outline = b.has_sizes_only();
-        let Parts { tables, trunks, heads } = Parts::new(spec, &b)?;
+        let Parts { eyes, tables, trunks, heads } = Parts::new(spec, &b)?;
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
+        eyes.iter().try_for_each(|eyes| eyes.check_place(place))?;
         Ok(Policy {
             _held: Held::of(Owner::Weights, weights.values().map(|weight| &**weight)),
             place: Tensor::clone(place),
+            eyes,
             tables,
             slots: spec.embedding.id_slots().to_vec(),
             continuous: spec.embedding.continuous_width(),
@@ -264,6 +272,11 @@ impl Policy {
 
     pub(crate) fn critic(&self) -> Option<&Critic> {
         self.trunks.critic()
+    }
+
+    /// The network of the embedding.
+    pub(crate) fn eyes(&self) -> Option<&Eyes> {
+        self.eyes.as_ref()
     }
 
     /// The trained tables of the embedding, in the order of the embedding.

@@ -11,6 +11,10 @@ use crate::proto::{Attribute, Type};
 /// Rows of embedded frames, from the inputs `continuous` and `ids`.
 pub(crate) fn embed(net: &mut Net, spec: &Spec) -> Result<Value> {
     let embedding = &spec.embedding;
+    if embedding.net().is_some() {
+        let what = "ONNX of a policy with a network as embedding".into();
+        return Err(Error::Unavailable { what, reason: "its layers have no export".into() });
+    }
     let (width, slots) = (embedding.continuous_width(), embedding.id_slots());
     let mut input = |name: &str, kind, width: usize| {
         let shape = net.form().of_frames(width);

@@ -2,7 +2,7 @@ defmodule Sconce.Policy.Spec.Summary do
   @moduledoc false
   # A Spec in one line: `vector 2 -> gru 256x2 -> action(2)`.
 
-  alias Sconce.{Temporal, Text}
+  alias Sconce.{Net, Temporal, Text}
   alias Sconce.Policy.{Head, Spec}
 
   @doc "Returns the line. `width` is the width of the embedded vector as text, or empty if it is unknown."
@@ -29,6 +29,7 @@ defmodule Sconce.Policy.Spec.Summary do
   defp embedding({:vector, n}, _width), do: "vector #{n}"
 
   defp embedding({:normalised, own}, _width), do: "vector #{length(own[:mean])} normalised"
+  defp embedding({:net, spec}, width), do: "net #{Net.Spec.shapes(spec)}#{width}"
   defp embedding({:melee, [layout: :packed]}, _width), do: "melee packed 288"
 
   defp embedding({:melee, [{:layout, :packed} | _] = o}, width),

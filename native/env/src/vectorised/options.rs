@@ -88,6 +88,8 @@ pub struct EnvSpec {
     pub name: Cow<'static, str>,
     /// Numbers in an observation, all stacked ones together.
     pub observation_size: usize,
+    /// The shape of an observation: channels, height and width of an image, or the numbers of a vector.
+    pub observation_shape: Vec<usize>,
     /// Parts of an input.
     pub inputs: Vec<InputPart>,
     /// Rows per environment: the players that are not scripted.
@@ -169,6 +171,13 @@ impl EnvOptions {
         let spec = EnvSpec {
             name: world.name.into(),
             observation_size: world.kernel.observation * self.frame_stack,
+            observation_shape: match world.image {
+                // Stacked images are channels.
+                Some([channels, height, width]) => {
+                    vec![channels * self.frame_stack, height, width]
+                }
+                None => vec![world.kernel.observation * self.frame_stack],
+            },
             inputs: (world.inputs)(),
             seats: if rules.opponent.is_some() { 1 } else { world.kernel.seats },
             time_limit: limit,
@@ -191,9 +200,11 @@ impl EnvOptions {
             let expected = format!("1, because {} has action masks", world.name);
             return Err(Error::mismatch("action_repeat", expected, self.action_repeat));
         }
+        let size = world.observation_size.saturating_mul(self.frame_stack);
         let spec = EnvSpec {
             name: world.name.clone().into(),
-            observation_size: world.observation_size.saturating_mul(self.frame_stack),
+            observation_size: size,
+            observation_shape: vec![size],
             inputs: world.inputs.clone(),
             seats: world.seats,
             time_limit: self.limit(world.time_limit)?,

@@ -31,6 +31,7 @@ pub(crate) const WORLD: World = World {
     terms: &["step"],
     players: &[],
     solved: Some(-100.0),
+    image: None,
     kernel: Kernel::new::<Acrobot, 4, 1, 6, 1>(),
 };
 

@@ -18,7 +18,7 @@ const POLE_MASS_LENGTH: f32 = POLE_MASS * LENGTH;
 const FORCE: f32 = 10.0;
 /// Seconds per step.
 const TAU_S: f32 = 0.02;
-const MAX_X: f32 = 2.4;
+pub(super) const MAX_X: f32 = 2.4;
 /// Twelve degrees, in radians.
 const MAX_THETA: f32 = (12.0 * 2.0 * std::f64::consts::PI / 360.0) as f32;
 /// Bound on each state value at the start of an episode.
@@ -32,6 +32,7 @@ pub(crate) const WORLD: World = World {
     terms: &["alive"],
     players: &[],
     solved: Some(475.0),
+    image: None,
     kernel: Kernel::new::<CartPole, 4, 1, 4, 1>(),
 };
 
@@ -42,7 +43,7 @@ pub(crate) const VELOCITY_LESS: World = World {
     ..WORLD
 };
 
-struct CartPole;
+pub(super) struct CartPole;
 struct VelocityLess;
 
 impl Dynamics<4, 1, 4, 1> for CartPole {

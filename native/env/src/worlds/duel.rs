@@ -62,6 +62,7 @@ pub(crate) const WORLD: World = World {
     terms: &["touch", "win"],
     players: &PLAYERS,
     solved: None,
+    image: None,
     kernel: Kernel::new::<Duel, 16, 4, 19, 2>(),
 };
 

@@ -7,6 +7,7 @@ mod duel;
 mod mountain_car;
 mod mountain_car_continuous;
 mod pendulum;
+mod pixel_cart_pole;
 
 use sconce_game::{InputKind, InputMirror, InputPart, Scale};
 use sconce_tensor::rng::unit;
@@ -18,9 +19,10 @@ use crate::nearest::nearest;
 use crate::vectorised::Kernel;
 
 /// All worlds.
-pub(crate) static TABLE: [World; 9] = [
+pub(crate) static TABLE: [World; 10] = [
     cart_pole::WORLD,
     cart_pole::VELOCITY_LESS,
+    pixel_cart_pole::WORLD,
     mountain_car::WORLD,
     mountain_car_continuous::WORLD,
     acrobot::WORLD,
@@ -44,6 +46,8 @@ pub(crate) struct World {
     pub(crate) players: &'static [(&'static str, Player)],
     /// The mean return at which the world counts as solved.
     pub(crate) solved: Option<f32>,
+    /// Channels, height and width, if an observation is an image.
+    pub(crate) image: Option<[usize; 3]>,
     /// The rules, compiled for vectors.
     pub(crate) kernel: Kernel,
 }

@@ -22,6 +22,7 @@ pub(crate) const WORLD: World = World {
     terms: &["step"],
     players: &[],
     solved: Some(-110.0),
+    image: None,
     kernel: Kernel::new::<MountainCar, 2, 1, 2, 1>(),
 };
 

@@ -18,6 +18,7 @@ pub(crate) const WORLD: World = World {
     terms: &["goal", "control"],
     players: &[],
     solved: Some(90.0),
+    image: None,
     kernel: Kernel::new::<MountainCarContinuous, 2, 1, 2, 2>(),
 };
 

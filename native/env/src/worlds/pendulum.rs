@@ -29,6 +29,7 @@ pub(crate) const WORLD: World = World {
     terms: &["angle", "velocity", "control"],
     players: &[],
     solved: None,
+    image: None,
     kernel: Kernel::new::<Pendulum, 2, 1, 3, 3>(),
 };
 

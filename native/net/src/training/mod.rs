@@ -53,6 +53,27 @@ impl Training {
         Ok(Training { spec: net.spec().clone(), weights, statistics, order: order.collect() })
     }
 
+    /// The training form with these weights, which may have other owners too. For a network without running statistics.
+    ///
+    /// # Errors
+    /// Those of [`NetSpec::check`]; `NotFound` and `Mismatch` for a weight that is missing or has another shape, `Mismatch`
+    /// for a batch normalisation.
+    pub fn sharing(spec: &NetSpec, weights: weights::Weights) -> Result<Self> {
+        let (_outline, slots) = spec.slots()?;
+        let mut order = Vec::with_capacity(slots.len());
+        for slot in slots {
+            if !slot.trainable {
+                let what = "layers of a network that shares its weights";
+                return Err(Error::mismatch(what, "no batch_norm", slot.name));
+            }
+            let weight = weights.get(&slot.name);
+            let weight = weight.ok_or_else(|| Error::not_found(slot.name.clone()))?;
+            check_shape(&slot.name, &slot.shape, weight.dims())?;
+            order.push((slot.name, slot.shape));
+        }
+        Ok(Training { spec: spec.clone(), weights, statistics: BTreeMap::new(), order })
+    }
+
     /// The declaration.
     pub fn spec(&self) -> &NetSpec {
         &self.spec

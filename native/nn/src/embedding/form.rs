@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 pub use sconce_game::melee::{Layout, Melee};
 use sconce_game::{Declaration, Game, features, melee};
+use sconce_net::NetSpec;
 use serde::{Deserialize, Serialize};
 
-use super::layout;
+use super::{layout, net};
 use crate::Result;
 use crate::bounds::{MAX_QUEUE_DEPTH, size, within};
 
@@ -19,6 +20,8 @@ pub(super) enum Form {
     Vector(usize),
     /// A vector whose numbers are normalised.
     Normalised(Normalised),
+    /// A vector, such as an image, that a network of its own turns into another vector.
+    Net(NetSpec),
     Melee(Melee),
     Game(Declared),
 }
@@ -100,6 +103,7 @@ impl Form {
         match self {
             Form::Vector(n) => Arc::new(Game::vector(*n)),
             Form::Normalised(own) => Arc::new(Game::vector(own.mean.len())),
+            Form::Net(spec) => Arc::new(Game::vector(net::numbers(spec))),
             Form::Melee(_) => melee::game().clone(),
             Form::Game(declared) => Arc::new(declared.game.clone().into()),
         }
@@ -107,7 +111,7 @@ impl Form {
 
     pub(super) fn queue_depth(&self) -> usize {
         match self {
-            Form::Vector(_) | Form::Normalised(_) => 1,
+            Form::Vector(_) | Form::Normalised(_) | Form::Net(_) => 1,
             Form::Melee(options) => options.queue_depth,
             Form::Game(options) => options.queue_depth,
         }
@@ -115,7 +119,7 @@ impl Form {
 
     pub(super) fn num_delays(&self) -> usize {
         match self {
-            Form::Vector(_) | Form::Normalised(_) => 0,
+            Form::Vector(_) | Form::Normalised(_) | Form::Net(_) => 0,
             Form::Melee(options) => options.num_delays,
             Form::Game(options) => options.num_delays,
         }
@@ -124,7 +128,11 @@ impl Form {
     pub(super) fn names(&self) -> usize {
         match self {
             Form::Melee(options) if options.layout == Layout::Learned => options.num_names(),
-            Form::Melee(_) | Form::Vector(_) | Form::Normalised(_) | Form::Game(_) => 0,
+            Form::Melee(_)
+            | Form::Vector(_)
+            | Form::Normalised(_)
+            | Form::Net(_)
+            | Form::Game(_) => 0,
         }
     }
 
@@ -132,7 +140,9 @@ impl Form {
     pub(super) fn layout(&self, game: &Game) -> layout::Layout {
         let (depth, delays) = (self.queue_depth(), self.num_delays());
         let (blocks, packed) = match self {
-            Form::Vector(_) | Form::Normalised(_) => (features(game, false, depth, delays), false),
+            Form::Vector(_) | Form::Normalised(_) | Form::Net(_) => {
+                (features(game, false, depth, delays), false)
+            }
             Form::Melee(options) => (options.features(), options.layout == Layout::Packed),
             Form::Game(options) => {
                 let packed = options.layout == Layout::Packed;
@@ -154,6 +164,7 @@ impl Form {
         match self {
             Form::Vector(n) => size("embedding.vector", *n, 1),
             Form::Normalised(own) => own.validate(),
+            Form::Net(spec) => net::check(spec),
             Form::Melee(m) => {
                 size("embedding.action_embed_size", m.action_embed_size, 1)?;
                 size("embedding.character_embed_size", m.character_embed_size, 1)?;

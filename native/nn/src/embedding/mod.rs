@@ -5,6 +5,7 @@
 
 mod form;
 mod layout;
+mod net;
 
 use std::fmt;
 use std::ops::Range;
@@ -14,6 +15,7 @@ use form::Form;
 pub use form::{Declared, Layout, Melee, Normalised};
 pub use sconce_game::melee;
 use sconce_game::{Game, InputKind, InputPart, encode, fits};
+use sconce_net::NetSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Head, Heads};
@@ -27,6 +29,8 @@ pub struct Embedding {
     form: Form,
     game: Arc<Game>,
     layout: Arc<layout::Layout>,
+    /// Numbers of the output of the network, if the embedding is one.
+    net_width: Option<usize>,
 }
 
 impl PartialEq for Embedding {
@@ -44,7 +48,11 @@ impl fmt::Debug for Embedding {
 impl From<Form> for Embedding {
     fn from(form: Form) -> Self {
         let game = form.game();
-        Embedding { layout: Arc::new(form.layout(&game)), game, form }
+        let net_width = match &form {
+            Form::Net(spec) => Some(net::width(spec)),
+            _ => None,
+        };
+        Embedding { layout: Arc::new(form.layout(&game)), game, net_width, form }
     }
 }
 
@@ -100,6 +108,19 @@ impl Embedding {
     /// The embedding of a game of plain vectors whose numbers are normalised.
     pub fn normalised(normalised: Normalised) -> Self {
         Form::Normalised(normalised).into()
+    }
+
+    /// The embedding of vectors by a network.
+    pub fn of_net(spec: NetSpec) -> Self {
+        Form::Net(spec).into()
+    }
+
+    /// The network, if the embedding is one.
+    pub fn net(&self) -> Option<&NetSpec> {
+        match &self.form {
+            Form::Net(spec) => Some(spec),
+            _ => None,
+        }
     }
 
     /// The embedding of the same frames without normalisation.
@@ -191,8 +212,11 @@ impl Embedding {
         &self.layout.slots
     }
 
-    /// Width of the embedded vector: continuous features and looked-up rows.
+    /// Width of the embedded vector: continuous features and looked-up rows, or the output of a network.
     pub fn width(&self) -> usize {
+        if let Some(width) = self.net_width {
+            return width;
+        }
         let widths = self.id_slots().iter().map(|slot| slot.width);
         widths.fold(self.continuous_width(), usize::saturating_add)
     }
@@ -262,6 +286,11 @@ impl Embedding {
 
     /// Name, offset and formula of each part of the embedded vector, without gaps.
     pub fn schema(&self) -> Vec<Described> {
+        if let (Form::Net(spec), Some(width)) = (&self.form, self.net_width) {
+            let layers = spec.layers.len();
+            let formula = format!("output of a network of {layers} layers");
+            return vec![Described { name: "net".into(), offset: 0, width, formula }];
+        }
         self.layout.describe(&self.game)
     }
 

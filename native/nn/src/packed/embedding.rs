@@ -1,11 +1,14 @@
 //! Builds the input vector of the backbone from an embedded frame.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
+use sconce_net::{Net, NetSpec, Packed, Program, Storage};
 use sconce_ops::weights::Weight;
 use sconce_realtime::Packer;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, memory};
 
+use crate::policy::Eyes;
 use crate::spec::Spec;
 
 /// One frame; `crate::policy::Frames` holds many.
@@ -26,6 +29,16 @@ pub(crate) struct Embedding {
     slots: usize,
     /// Lookups in the order of the tables.
     lookups: Vec<Lookup>,
+    eyes: Option<Laid>,
+}
+
+/// The network of an embedding, whose weights lie in the arena in PyTorch's order.
+struct Laid {
+    spec: NetSpec,
+    weights: Vec<(String, Vec<usize>, Range<usize>)>,
+    program: Option<Arc<Program>>,
+    /// Memories of passes that do not run now. Each pass takes one, so that steps of several threads run side by side.
+    idle: Mutex<Vec<Packed>>,
 }
 
 struct Lookup {
@@ -41,7 +54,7 @@ impl Embedding {
     /// Packs the tables of a policy, in their order.
     pub(crate) fn new(
         spec: &Spec,
-        tables: &[(String, Weight)],
+        (tables, eyes): (&[(String, Weight)], Option<&Eyes>),
         packer: &mut Packer,
     ) -> Result<Self> {
         let embedding = &spec.embedding;
@@ -60,7 +73,19 @@ impl Embedding {
         }
         let (continuous, width) = (embedding.continuous_width(), embedding.width());
         packer.holds(width);
-        Ok(Embedding { continuous, width, slots: slots.len(), lookups })
+        let eyes = eyes.map(|eyes| Laid::new(eyes, packer)).transpose()?;
+        Ok(Embedding { continuous, width, slots: slots.len(), lookups, eyes })
+    }
+
+    /// Packs the network. Called once, when the arena is there.
+    pub(crate) fn pack_net(&mut self, arena: &[f32]) -> Result<()> {
+        self.eyes.as_mut().map_or(Ok(()), |eyes| eyes.pack(arena))
+    }
+
+    /// Bytes of the packed network, which lie outside of the arena.
+    pub(crate) fn net_bytes(&self) -> usize {
+        let program = self.eyes.as_ref().and_then(|eyes| eyes.program.as_ref());
+        program.map_or(0, |program| program.weight_bytes())
     }
 
     pub(crate) fn width(&self) -> usize {
@@ -76,6 +101,9 @@ impl Embedding {
             if expected != got {
                 return Err(Error::mismatch(what, expected, got));
             }
+        }
+        if let Some(eyes) = &self.eyes {
+            return eyes.run(frame.continuous, x);
         }
         let (continuous, mut rest) = x.split_at_mut(self.continuous);
         continuous.copy_from_slice(frame.continuous);
@@ -93,5 +121,53 @@ impl Lookup {
         let row = arena[self.table.clone()].chunks_exact(self.width).nth(id as usize);
         let max = self.rows as f64 - 1.0;
         row.ok_or_else(|| Error::out_of_range(&self.name, id.into(), 0.0, max))
+    }
+}
+
+impl Laid {
+    fn new(eyes: &Eyes, packer: &mut Packer) -> Result<Self> {
+        let (spec, weights) = eyes.parts();
+        let weights = weights
+            .iter()
+            .map(|(name, weight)| Ok((name.clone(), weight.dims().to_vec(), packer.keep(weight)?)));
+        let weights = weights.collect::<Result<_>>()?;
+        Ok(Laid { spec: spec.clone(), weights, program: None, idle: Mutex::default() })
+    }
+
+    fn pack(&mut self, arena: &[f32]) -> Result<()> {
+        let weights = self.weights.iter().map(|(name, shape, range)| {
+            (name.clone(), memory::copied(&arena[range.clone()]), shape.clone())
+        });
+        let net = Net::from_weights(&self.spec, weights)?;
+        self.program = Some(Program::new(&net, Storage::F32)?);
+        Ok(())
+    }
+
+    fn run(&self, frame: &[f32], x: &mut [f32]) -> Result<()> {
+        let idle = || self.idle.lock().unwrap_or_else(|e| e.into_inner());
+        let own = idle().pop();
+        let mut own = match (own, &self.program) {
+            (Some(own), _) => own,
+            (None, Some(program)) => Packed::of(program)?,
+            (None, None) => return Err(Error::not_found("the packed network of an embedding")),
+        };
+        let done = match &self.spec.inputs[..] {
+            [_one] => own.run(&[frame], x),
+            _several => own.run(&self.split(frame), x),
+        };
+        idle().push(own);
+        done
+    }
+
+    /// The inputs of the network.
+    fn split<'a>(&self, frame: &'a [f32]) -> Vec<&'a [f32]> {
+        let mut rest = frame;
+        let mut inputs = Vec::with_capacity(self.spec.inputs.len());
+        for input in &self.spec.inputs {
+            let (numbers, after) = rest.split_at(input.shape.iter().product());
+            inputs.push(numbers);
+            rest = after;
+        }
+        inputs
     }
 }

@@ -81,7 +81,7 @@ impl Plan {
         packer: &mut Packer,
     ) -> Result<impl FnOnce((Arena, Vec<Packed>)) -> Result<Self> + use<>> {
         let (spec, format) = (policy.spec(), packer.format());
-        let embedding = Embedding::new(spec, policy.tables(), packer)?;
+        let mut embedding = Embedding::new(spec, (policy.tables(), policy.eyes()), packer)?;
         let backbone = policy.backbone().pack(packer)?;
         let (at, logits) = (backbone.state_len(), spec.heads.num_logits());
         let critic = policy.critic().map(|of| Critic::pack(of, at, logits, packer));
@@ -98,7 +98,8 @@ impl Plan {
             arena.read(|arena| {
                 backbone.start(arena, &mut zero, 0);
                 critic.iter().for_each(|critic| critic.start(arena, &mut zero));
-            })?;
+                embedding.pack_net(arena)
+            })??;
             Ok(Plan {
                 format,
                 matrices,
@@ -143,7 +144,7 @@ impl Plan {
 
     /// Bytes of the packed weights.
     pub fn bytes(&self) -> usize {
-        self.arena.bytes()
+        self.arena.bytes() + self.embedding.net_bytes()
     }
 
     /// The packed weights.

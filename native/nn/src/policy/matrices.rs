@@ -11,11 +11,11 @@ pub const LEAST_INPUTS: usize = 32;
 
 /// Whether a weight is a matrix that is worth codes: of rank 2 with at least [`LEAST_INPUTS`] inputs, and named `weight`, or
 /// as the matrices of PyTorch's recurrent layers. Tables of embeddings and of earlier choices (`encode`) are not, which are
-/// read by row, nor critics, which are not played. Neither are norms, biases, convolutions, and matrices of other names, such as the decay rates of
+/// read by row, nor networks of embeddings, nor critics, which are not played. Neither are norms, biases, convolutions, and matrices of other names, such as the decay rates of
 /// state-space models.
 pub fn is_matrix(name: &str, dims: &[usize]) -> bool {
     let (first, last) = (name.split('.').next(), name.rsplit('.').next());
-    let stays = first.is_some_and(|part| part.ends_with("_embedding") || part == "critic")
+    let stays = first.is_some_and(|part| part.ends_with("embedding") || part == "critic")
         || name.split('.').any(|part| part == "encode");
     let named = last.is_some_and(|last| {
         last == "weight" || last.starts_with("weight_ih_") || last.starts_with("weight_hh_")

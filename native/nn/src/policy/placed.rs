@@ -100,6 +100,10 @@ impl Policy {
 
     pub(super) fn embedded(&self, placed: &Placed) -> Result<Tensor> {
         let (b, t) = placed.shape;
+        if let Some(eyes) = &self.eyes {
+            let x = eyes.forward(&placed.continuous)?;
+            return arrange::reshape(&x, [b, t, self.spec.embedding.width()]);
+        }
         let mut parts = vec![placed.continuous.clone()];
         for ((_, table), ids) in self.tables.iter().zip(&placed.ids) {
             let rows = ops::gather_of(table, ids)?;

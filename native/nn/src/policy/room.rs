@@ -95,9 +95,11 @@ impl Policy {
 
     fn sizes(&self) -> Sizes {
         let all = || self.weights.values().flat_map(|weight| weight.dims()).map(|&n| n as u64);
+        let (values, widest) =
+            self.eyes.as_ref().map_or((0, 1), |eyes| (eyes.values(), eyes.widest()));
         Sizes {
-            widths: all().chain([self.continuous as u64]).sum(),
-            widest: all().max().unwrap_or(1),
+            widths: all().chain([self.continuous as u64, values]).sum(),
+            widest: all().chain([widest]).max().unwrap_or(1),
             state: self.state_size().unwrap_or(0) as u64,
             weights: self.num_weights() as u64,
         }

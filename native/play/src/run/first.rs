@@ -13,6 +13,11 @@ use crate::statistics::Statistics;
 
 /// The policy that a new run begins with.
 pub(super) fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
+    if options.rollout.normalise_observations && spec.embedding.net().is_some() {
+        let expected = "observations that no network reads";
+        let got = "embedding: {:net, spec}";
+        return Err(Error::mismatch("normalise_observations", expected, got));
+    }
     let new = match options.weights.initialisation {
         Initialisation::Orthogonal => Policy::init_orthogonal(spec, options.machine.seed),
         Initialisation::Default => Policy::init(spec, options.machine.seed),

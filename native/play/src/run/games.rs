@@ -63,6 +63,7 @@ pub(super) fn live_spec(task: Task<'_>, inbox: &Inbox, options: &PpoOptions) -> 
     Ok(EnvSpec {
         name: task.env.to_string().into(),
         observation_size: size,
+        observation_shape: vec![size],
         inputs: vec![],
         seats: 1,
         time_limit: u32::MAX,

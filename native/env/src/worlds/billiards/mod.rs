@@ -73,6 +73,7 @@ pub(crate) const WORLD: World = World {
     terms: &["target", "other", "scratch", "miss", "centre"],
     players: &[],
     solved: None,
+    image: None,
     kernel: Kernel::new::<Billiards<false>, STATE, INPUTS, OBSERVATION, TERMS>(),
 };
 
