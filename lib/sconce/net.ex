@@ -5,9 +5,9 @@ defmodule Sconce.Net do
 
   @storage [
     storage: [
-      type: {:in, [:f32]},
+      type: {:in, [:f32, :int8]},
       default: :f32,
-      doc: "Format of weights in memory. So far only 32-bit floats."
+      doc: "Format of weights in memory: 32-bit floats, or 8 bits, see \"8 bits\" in the documentation of the module."
     ]
   ]
   @seed [seed: [type: :non_neg_integer, default: 0, doc: "Seed of the initial weights."]]
@@ -36,6 +36,18 @@ defmodule Sconce.Net do
   A net is a handle of weights in native memory. No process owns it. Calls of several processes run side by side, each
   in an arena of its own. At most 64 arenas are kept for later calls.
 
+  ## 8 bits
+
+  With `storage: :int8` the weights of convolutions in one group, of dense layers and of the products of attention are
+  integers from -127 to 127, with one scale for each filter. Each call rounds the input of such a layer to 255 multiples
+  of one scale, which it measures, so no samples are needed. Depthwise and grouped convolutions, pools, tables of tokens and
+  batch norms that are not folded stay in 32-bit floats. Sums are integers, so all CPUs have the same. `weights/2` and
+  `save/2` keep 32-bit floats.
+
+      iex> {:ok, net} = Sconce.Net.init([input: [64], layers: [{:dense, 64}]], storage: :int8)
+      iex> {net.outline.parameters, net.bytes}
+      {4160, 4864}
+
   A call computes on one thread. It runs on the scheduler of the caller if its estimated time is at most 200 us, and on a
   dirty scheduler otherwise.
   """
@@ -48,7 +60,7 @@ defmodule Sconce.Net do
           ref: reference,
           spec: Spec.t(),
           outline: Outline.t(),
-          storage: :f32,
+          storage: :f32 | :int8,
           bytes: non_neg_integer,
           arena_bytes: non_neg_integer,
           inline?: boolean

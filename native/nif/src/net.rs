@@ -14,7 +14,7 @@ use crate::border::{
 };
 
 mod atoms {
-    rustler::atoms! { f32, full }
+    rustler::atoms! { f32, int8, full }
 }
 
 /// Arenas that a handle keeps for later calls.
@@ -199,6 +199,7 @@ fn net_run_dirty<'a>(env: Env<'a>, net: Handle<NetHandle>, inputs: Vec<Binary<'a
 fn storage_of(name: Atom) -> Result<Storage> {
     match name {
         name if name == atoms::f32() => Ok(Storage::F32),
+        name if name == atoms::int8() => Ok(Storage::Int8),
         _ => Err(Error::not_found("a storage of this name")),
     }
 }

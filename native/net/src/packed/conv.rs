@@ -183,14 +183,14 @@ fn run_tile(count: usize, block: usize, own: &Tile<'_>, ends: &Ends<'_>, y: &mut
 /// The places of a window's taps, relative to a pixel's first tap.
 #[derive(Default)]
 pub(crate) struct Taps {
-    places: Vec<usize>,
+    pub(crate) places: Vec<usize>,
     /// The number of neighbouring taps that are read as one.
-    joined: usize,
+    pub(crate) joined: usize,
 }
 
 impl Taps {
-    fn new(window: &Window, x: &Value, join: bool) -> Self {
-        let joined = if join && window.dilation[1] == 1 { window.kernel[1] } else { 1 };
+    pub(crate) fn new(window: &Window, x: &Value, join: bool) -> Self {
+        let joined = if join { window.joined() } else { 1 };
         let mut places = Vec::new();
         for row in 0..window.kernel[0] {
             let at = row * window.dilation[0] * x.pitch();
@@ -272,18 +272,18 @@ pub(crate) fn bounds(function: Function) -> (f32, f32) {
 }
 
 /// Goes through the pixels of an output, with the place of the first tap of each in the input.
-struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     window: &'a Window,
     x: &'a Value,
     y: &'a Value,
     row: usize,
     at: usize,
-    from: usize,
-    to: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
 }
 
 impl<'a> Cursor<'a> {
-    fn new(window: &'a Window, x: &'a Value, y: &'a Value) -> Self {
+    pub(crate) fn new(window: &'a Window, x: &'a Value, y: &'a Value) -> Self {
         let mut cursor = Cursor { window, x, y, row: 0, at: 0, from: 0, to: 0 };
         cursor.begin_row();
         cursor
@@ -297,7 +297,7 @@ impl<'a> Cursor<'a> {
         self.to = self.y.place(self.row, 0);
     }
 
-    fn next(&mut self) {
+    pub(crate) fn next(&mut self) {
         self.at += 1;
         if self.at == self.y.size.width {
             (self.row, self.at) = (self.row + 1, 0);

@@ -5,20 +5,33 @@ use std::ops::Range;
 use sconce_tensor::{Error, Result, memory};
 
 use crate::net::Net;
+use crate::packed::Storage;
 use crate::packed::attention::Attention;
 use crate::packed::conv::{self, Conv, Depthwise, Taps};
+use crate::packed::kernels::{Form, Word};
 use crate::packed::plan::{Op, Plan, Step};
 use crate::packed::pointwise::Pointwise;
 use crate::packed::pool::{Kind, Pool};
+use crate::packed::quantised::{self, Quantised};
 use crate::packed::values::{Size, Value, Window};
 use crate::spec::{Function, Layer};
 
 /// Numbers of a cache line, at which each weight begins.
 const LINE: usize = 16;
 
-/// The steps, the packed weights, and the value of the output.
-pub(crate) fn lower(net: &Net) -> Result<(Plan, Vec<f32>, usize)> {
-    let mut lowerer = Lowerer { net, steps: vec![], values: vec![], weights: vec![] };
+/// A network as steps.
+pub(crate) struct Lowered {
+    pub(crate) plan: Plan,
+    pub(crate) weights: Vec<f32>,
+    /// Weights of 8 bits.
+    pub(crate) words: Vec<Word>,
+    /// The value of the output.
+    pub(crate) last: usize,
+}
+
+pub(crate) fn lower(net: &Net, storage: Storage) -> Result<Lowered> {
+    let (steps, values, weights, words) = (vec![], vec![], vec![], vec![]);
+    let mut lowerer = Lowerer { net, storage, steps, values, weights, words };
     let first = match net.spec().layers.first() {
         Some(Layer::Inputs { .. }) => Place::of_input(0),
         _ => lowerer.load(0),
@@ -26,7 +39,8 @@ pub(crate) fn lower(net: &Net) -> Result<(Plan, Vec<f32>, usize)> {
     let last = lowerer.list("layers", &net.spec().layers, first)?;
     let last = lowerer.permuted(last);
     let plan = Plan::new(lowerer.steps, lowerer.values, last.value)?;
-    Ok((plan, lowerer.weights, last.value))
+    let Lowerer { weights, words, .. } = lowerer;
+    Ok(Lowered { plan, weights, words, last: last.value })
 }
 
 /// A value between layers.
@@ -47,9 +61,11 @@ impl Place {
 
 struct Lowerer<'a> {
     net: &'a Net,
+    storage: Storage,
     steps: Vec<Step>,
     values: Vec<Value>,
     weights: Vec<f32>,
+    words: Vec<Word>,
 }
 
 /// A product before it is packed, so that a batch norm can be folded into it.
@@ -154,7 +170,7 @@ impl Lowerer<'_> {
                     product.function = *function;
                     at += 1;
                 }
-                from = self.pack(product, from);
+                from = self.pack(product, from)?;
             } else {
                 from = self.layer(&own, &layers[at - 1], from)?;
             }
@@ -228,7 +244,7 @@ impl Lowerer<'_> {
         })
     }
 
-    fn pack(&mut self, product: Product, from: Place) -> Place {
+    fn pack(&mut self, product: Product, from: Place) -> Result<Place> {
         let Product { weights, bias, window, groups, filters, function, .. } = product;
         let x = self.size(from);
         let spatial = |size: usize, i: usize| {
@@ -245,6 +261,18 @@ impl Lowerer<'_> {
             }
             let (weights, bias) = (self.lay(&by_tap), self.lay(&bias));
             Op::Depthwise(Depthwise { window, weights, bias, function, taps: Taps::default() })
+        } else if self.storage == Storage::Int8
+            && groups == 1
+            && taps * x.channels <= quantised::MOST_PRODUCTS
+        {
+            let (form, joined) = (Form::best(), window.joined());
+            let own = quantised::pack(form, &weights, &bias, (taps, joined), rows * width)?;
+            let (scales, bias) = (self.lay(&own.scales), self.lay(&own.bias));
+            let first = self.words.len();
+            memory::reserve(&mut self.words, own.words.len());
+            self.words.extend_from_slice(&own.words);
+            let (words, taps) = (first..self.words.len(), Taps::default());
+            Op::Quantised(Quantised { form, window, filters, words, scales, bias, function, taps })
         } else {
             let (weights, bias) = conv::pack(&weights, &bias, groups, taps, rows * width);
             let (weights, bias) = (self.lay(&weights), self.lay(&bias));
@@ -258,7 +286,7 @@ impl Lowerer<'_> {
                 taps: Taps::default(),
             })
         };
-        self.step(op, &[from.value], value)
+        Ok(self.step(op, &[from.value], value))
     }
 }
 
@@ -389,10 +417,10 @@ impl Lowerer<'_> {
         };
         let parts = product(weight("in_proj_weight")?, weight("in_proj_bias")?);
         let out = product(weight("out_proj.weight")?, weight("out_proj.bias")?);
-        let parts = self.pack(parts, from);
+        let parts = self.pack(parts, from)?;
         let value = self.value(1, size.width, size.channels);
         let read = self.step(Op::Attention(Attention { heads }), &[parts.value], value);
-        let end = self.pack(out, read);
+        let end = self.pack(out, read)?;
         let value = self.value(1, size.width, size.channels);
         Ok(self.step(Op::Add, &[from.value, end.value], value))
     }

@@ -5,10 +5,12 @@
 
 mod attention;
 mod conv;
+mod kernels;
 mod lower;
 mod plan;
 mod pointwise;
 mod pool;
+mod quantised;
 mod values;
 
 use std::fmt;
@@ -18,7 +20,10 @@ use sconce_tensor::{Error, Result, memory, simd};
 
 use crate::net::Net;
 use crate::outline::shown;
+use kernels::Word;
+use lower::Lowered;
 use plan::{Op, Plan, Step};
+use quantised::Codes;
 use values::{Size, Value};
 
 /// Storage of weights.
@@ -27,6 +32,9 @@ pub enum Storage {
     /// 32-bit floats.
     #[default]
     F32,
+    /// 8 bits for the weights and inputs of convolutions in one group of channels, of dense layers and of the products of
+    /// attention; 32-bit floats for all others.
+    Int8,
 }
 
 /// The steps and the packed weights of a network, which passes share.
@@ -35,8 +43,12 @@ pub struct Program {
     /// The value of the output.
     last: usize,
     weights: Vec<f32>,
+    /// Weights of 8 bits.
+    words: Vec<Word>,
     /// Numbers that a step needs besides the arena.
     scratch: usize,
+    /// Codes that a step needs.
+    codes: usize,
     inputs: Vec<(String, Vec<usize>)>,
     output: Vec<usize>,
 }
@@ -47,25 +59,29 @@ impl Program {
     /// # Errors
     /// `OutOfMemory`, and `OutOfRange` for values that are too large with the zeros around them.
     pub fn new(net: &Net, storage: Storage) -> Result<Arc<Self>> {
-        let Storage::F32 = storage;
         memory::caught(|| {
-            let (plan, weights, last) = lower::lower(net)?;
+            let Lowered { plan, weights, words, last } = lower::lower(net, storage)?;
             let scratch = plan.steps.iter().map(|step| match step.op {
                 Op::Attention(_) => plan.values[step.output].size.width,
                 Op::Pool(_) => plan.values[step.output].size.channels,
                 _ => 0,
             });
             let scratch = scratch.max().unwrap_or(0);
+            let codes = plan.steps.iter().map(|step| match step.op {
+                Op::Quantised(_) => plan.values[step.inputs[0]].len(),
+                _ => 0,
+            });
+            let codes = codes.max().unwrap_or(0);
             let inputs = net.spec().inputs.iter();
             let inputs = inputs.map(|own| (own.name.clone(), own.shape.clone())).collect();
             let output = net.outline().output.clone();
-            Ok(Arc::new(Program { plan, last, weights, scratch, inputs, output }))
+            Ok(Arc::new(Program { plan, last, weights, words, scratch, codes, inputs, output }))
         })
     }
 
     /// Bytes of the packed weights.
     pub fn weight_bytes(&self) -> usize {
-        size_of_val(&self.weights[..])
+        size_of_val(&self.weights[..]) + size_of_val(&self.words[..])
     }
 
     /// An estimate of the time of a pass on a core with AVX2.
@@ -84,6 +100,7 @@ pub struct Packed {
     program: Arc<Program>,
     arena: Vec<f32>,
     scratch: Vec<f32>,
+    codes: Codes,
 }
 
 impl fmt::Debug for Packed {
@@ -110,13 +127,18 @@ impl Packed {
         memory::caught(|| {
             let (arena, scratch) = (program.plan.arena, program.scratch);
             let (arena, scratch) = (memory::zeros(arena), memory::zeros(scratch));
-            Ok(Packed { program: program.clone(), arena, scratch })
+            Ok(Packed {
+                program: program.clone(),
+                arena,
+                scratch,
+                codes: Codes::new(program.codes),
+            })
         })
     }
 
     /// Bytes of the memory for a pass.
     pub fn arena_bytes(&self) -> usize {
-        size_of_val(&self.arena[..]) + size_of_val(&self.scratch[..])
+        size_of_val(&self.arena[..]) + size_of_val(&self.scratch[..]) + self.codes.bytes()
     }
 
     /// Bytes of the packed weights.
@@ -136,8 +158,8 @@ impl Packed {
     /// `Mismatch` for an input or output of another size, `NonFinite` for an input or for an output beyond f32, `OutOfRange`
     /// for a token.
     pub fn run(&mut self, inputs: &[&[f32]], output: &mut [f32]) -> Result<()> {
-        let Packed { program, arena, scratch } = self;
-        let Program { plan, last, weights, inputs: declared, output: shape, .. } = &**program;
+        let Packed { program, arena, scratch, codes } = self;
+        let Program { plan, last, inputs: declared, output: shape, .. } = &**program;
         if inputs.len() != declared.len() {
             return Err(Error::mismatch("inputs", declared.len(), inputs.len()));
         }
@@ -159,7 +181,7 @@ impl Packed {
             return Err(Error::mismatch("output", shown(shape), got));
         }
         for step in &plan.steps {
-            run(step, &plan.values, weights, arena, scratch, inputs)
+            run(step, program, arena, (scratch, codes), inputs)
                 .map_err(|error| named(error, declared, step))?;
         }
         output.copy_from_slice(&arena[plan.values[*last].range()]);
@@ -183,12 +205,12 @@ fn named(error: Error, inputs: &[(String, Vec<usize>)], step: &Step) -> Error {
 
 fn run(
     step: &Step,
-    values: &[Value],
-    weights: &[f32],
+    program: &Program,
     arena: &mut [f32],
-    scratch: &mut [f32],
+    (scratch, codes): (&mut [f32], &mut Codes),
     inputs: &[&[f32]],
 ) -> Result<()> {
+    let (values, weights) = (&program.plan.values, &program.weights);
     let ys = &values[step.output];
     let overlap = "values that are alive at the same time lie apart";
     if let Op::Concat = step.op {
@@ -237,6 +259,12 @@ fn run(
         }
         Op::Depthwise(conv) => {
             conv.run(weights, (xs, x), (ys, y));
+            if pointwise::apart(conv.function) {
+                pointwise::apply_to(conv.function, (ys, y));
+            }
+        }
+        Op::Quantised(conv) => {
+            conv.run((weights, &program.words), (xs, x), (ys, y), codes);
             if pointwise::apart(conv.function) {
                 pointwise::apply_to(conv.function, (ys, y));
             }

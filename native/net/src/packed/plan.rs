@@ -8,6 +8,7 @@ use crate::packed::attention::Attention;
 use crate::packed::conv::{Conv, Depthwise};
 use crate::packed::pointwise::Pointwise;
 use crate::packed::pool::Pool;
+use crate::packed::quantised::Quantised;
 use crate::packed::values::{Size, Value};
 
 /// Numbers in a cache line, at which each value begins.
@@ -27,6 +28,7 @@ pub(crate) enum Op {
     },
     Conv(Conv),
     Depthwise(Depthwise),
+    Quantised(Quantised),
     Pointwise(Pointwise),
     Pool(Pool),
     /// Repeats rows and pixels.
@@ -108,6 +110,7 @@ impl Plan {
             match &mut step.op {
                 Op::Conv(conv) => conv.place(&values[step.inputs[0]]),
                 Op::Depthwise(conv) => conv.place(&values[step.inputs[0]]),
+                Op::Quantised(conv) => conv.place(&values[step.inputs[0]]),
                 _ => {}
             }
         }
@@ -127,6 +130,9 @@ impl Plan {
                 Op::Conv(conv) => {
                     moved + conv.weights.len() as u64 / 2 + out * conv.products() / 20
                 }
+                Op::Quantised(conv) => {
+                    2 * moved + conv.words.len() as u64 / 2 + out * conv.products() / 20
+                }
                 Op::Depthwise(conv) => moved + out * conv.products() / 20,
                 Op::Pool(pool) => moved + out * pool.window.numbers() / 8,
                 Op::Pointwise(_) => moved + 2 * out,
@@ -144,6 +150,7 @@ impl Op {
         match self {
             Op::Conv(conv) => vec![conv.window.padding],
             Op::Depthwise(conv) => vec![conv.window.padding],
+            Op::Quantised(conv) => vec![conv.window.padding],
             _ => vec![],
         }
     }

@@ -90,6 +90,11 @@ impl Window {
         (self.kernel[0] * self.kernel[1]) as u64
     }
 
+    /// Neighbouring taps that lie side by side in a row.
+    pub(crate) fn joined(&self) -> usize {
+        if self.dilation[1] == 1 { self.kernel[1] } else { 1 }
+    }
+
     /// The window of one pixel.
     pub(crate) const ONE: Window =
         Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
