@@ -61,6 +61,11 @@ monitored = Path.join(System.tmp_dir!(), "sconce-monitor-#{System.pid()}")
 Application.put_env(:sconce, :monitor_dir, monitored)
 System.at_exit(fn _status -> File.rm_rf!(monitored) end)
 
+# Nor are measurements under the load of tests among the user's.
+tuned = Path.join(System.tmp_dir!(), "sconce-tuner-#{System.pid()}")
+Application.put_env(:sconce, :tuner_dir, tuned)
+System.at_exit(fn _status -> File.rm_rf!(tuned) end)
+
 # Tests run concurrently; work at background priority would yield to all of them.
 Application.put_env(:sconce, :background, :normal)
 :ok = Sconce.Native.Call.give_way()

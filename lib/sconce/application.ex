@@ -8,6 +8,7 @@ defmodule Sconce.Application do
     children = [
       Sconce.Monitor.Tracing,
       Sconce.Run.Keeper,
+      Sconce.Tuner.Turn,
       {Registry, keys: :unique, name: Sconce.Serving.Registry},
       Sconce.Serving.Group,
       {DynamicSupervisor, name: Sconce.Session.Proxies, strategy: :one_for_one},

@@ -122,6 +122,18 @@ defmodule Sconce.Config do
         "File for a trace of this VM, written when it ends: spans of native threads for Perfetto, see " <>
           "`Sconce.Monitor.trace/2`.",
       variables: [SCONCE_TRACE: :text]
+    ],
+    tuner: [
+      type: :boolean,
+      default: true,
+      doc: "Whether `Sconce.Tuner` measures and keeps what is fastest on this machine.",
+      variables: [SCONCE_TUNER: :switch]
+    ],
+    tuner_dir: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "Folder of these measurements; by default `sconce/tuner` in the user's cache.",
+      variables: [SCONCE_TUNER_DIR: :text]
     ]
   ]
 
@@ -344,6 +356,8 @@ defmodule Sconce.Config do
   nvml               nil             default
   monitor_dir        nil             default
   trace              nil             default
+  tuner              true            default
+  tuner_dir          nil             default
   XLA_FLAGS --fast has no effect: Sconce has no XLA and compiles nothing at the start of a run
   ```
 

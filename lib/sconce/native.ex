@@ -109,6 +109,7 @@ defmodule Sconce.Native do
   def policy_average(_reference, _policies, _shares), do: unavailable(:average)
   def policy_save(_policy, _path, _notes), do: unavailable(:save)
   def policy_save_packed(_policy, _path, _notes, _packed), do: unavailable(:save)
+  def policy_formats_us(_policy, _reference, _formats, _rounds), do: unavailable(:measure)
   def policy_info(_policy), do: unavailable(:info)
   def policy_weights(_policy), do: unavailable(:weights)
   def policy_weight(_policy, _name), do: unavailable(:weight)

@@ -140,6 +140,7 @@ defmodule Sconce.PPO do
   """
 
   alias Sconce.{Error, Memory, Native, Options, Rollout, Run}
+  alias Sconce.Run.Tuned
   alias Sconce.Env.Hosting
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
@@ -314,6 +315,9 @@ defmodule Sconce.PPO do
 
   #{Tuning.docs()}
 
+  The measurements are kept for later calls, see `Sconce.Tuner`; such a call measures the number again, and all
+  numbers if its time has changed. `from` of the result is `:measured` or `:cache`.
+
   The error is of kind `:out_of_memory` if a single environment does not fit.
 
       iex> small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8]]
@@ -324,16 +328,24 @@ defmodule Sconce.PPO do
   @spec tune(keyword) :: {:ok, Tuning.t()} | {:error, Error.t()}
   def tune(opts) do
     {settings, own} = Settings.measured!(opts, Tuning.schema())
+    {tuner, own} = Map.pop!(own, :tuner)
     own = Map.update!(own, :memory_limit, &(&1 || Memory.free()))
 
-    measured(
-      settings,
-      own.max,
-      fn ref, world, spec ->
-        Native.ppo_tune_start(ref, world, spec, settings.options, own)
-      end,
-      &Tuning.new/3
-    )
+    with {:ok, {env, spec, _count}} <- settings.source,
+         asked = {Hosting.text(env), Spec.to_native(spec), settings.options, own},
+         search = Tuning.search(env, spec, asked),
+         room = own.memory_limit && trunc(own.backoff * own.memory_limit),
+         {:ok, tuning, from} <- Tuned.recall(search, room, tuner, &searched(settings, own, &1)) do
+      {:ok, Tuning.new(%{tuning | memory_limit: own.memory_limit}, env, spec, from)}
+    end
+  end
+
+  # Measures the numbers of environments, or only the given one.
+  defp searched(settings, own, only) do
+    own = if only, do: %{own | max: only}, else: own
+    options = if only, do: Map.put(settings.options, :environments, only), else: settings.options
+    start = fn ref, world, spec -> Native.ppo_tune_start(ref, world, spec, options, own) end
+    measured(settings, own.max, start, fn found, _env, _spec -> found end)
   end
 
   # Measures with the processes of a world, which end afterwards. There are `count` environments at most, or as many as a

@@ -4,7 +4,7 @@ defmodule Sconce.Serving do
   alias Sconce.Serving.Events, as: Told
   alias Sconce.Policy.{Spec, Tensors}
   alias Sconce.Serving.{Catalogue, Group, Lookup, Pass, Peer, Sender}
-  alias Sconce.Session.{Proxy, Remote}
+  alias Sconce.Session.{Formats, Proxy, Remote}
 
   import Sconce.Tensor, only: [is_tensor: 1]
 
@@ -446,18 +446,13 @@ defmodule Sconce.Serving do
 
   @impl true
   def init(options) do
-    taken = Keyword.take(options, [:max_batch, :max_queue, :workers, :weights, :lane])
-
-    native =
-      taken
-      |> Keyword.update!(:weights, &Session.format/1)
-      |> Keyword.update!(:lane, &if(&1 != :auto, do: &1))
-      |> Map.new()
-
     sender = Sender.start_link()
 
     with {:ok, policy} <- Policy.to(options[:policy], options[:device]),
-         options = Keyword.merge(options, policy: policy, device: policy.device),
+         {:ok, weights} <- Formats.fastest(policy, options[:weights], options[:tuner]),
+         fixed = [policy: policy, device: policy.device, weights: weights],
+         options = Keyword.merge(options, fixed),
+         native = to_native(options),
          {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
          :ok <- Sender.send_of(sender, ref),
          {:ok, info} <- Native.serving_info(ref) do
@@ -469,6 +464,14 @@ defmodule Sconce.Serving do
     else
       {:error, error} -> {:stop, error}
     end
+  end
+
+  defp to_native(options) do
+    options
+    |> Keyword.take([:max_batch, :max_queue, :workers, :weights, :lane])
+    |> Keyword.update!(:weights, &Session.format/1)
+    |> Keyword.update!(:lane, &if(&1 != :auto, do: &1))
+    |> Map.new()
   end
 
   defp new(ref, options, info) do

@@ -3,7 +3,7 @@ defmodule Sconce.Session do
   alias Sconce.{Action, Device, Error, Native, Options, Policy, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
-  alias Sconce.Session.{Catalogue, Decision, Remote}
+  alias Sconce.Session.{Catalogue, Decision, Formats, Remote}
 
   import Sconce.Tensor, only: [is_tensor: 1]
 
@@ -124,9 +124,10 @@ defmodule Sconce.Session do
   def open(%Policy{spec: %Spec{}, device: %Device{}} = policy, opts) do
     options = Options.validate!(opts, Catalogue.schema(:open))
 
-    with {:ok, policy} <- Policy.to(policy, options[:device]) do
+    with {:ok, policy} <- Policy.to(policy, options[:device]),
+         {:ok, weights} <- Formats.fastest(policy, options[:weights], options[:tuner]) do
       native = &Native.session_open(policy.ref, &1, &2, &3)
-      options = Keyword.replace!(options, :device, policy.device)
+      options = Keyword.merge(options, device: policy.device, weights: weights)
       open_by(options, &begin(policy.spec, native, &1))
     end
   end
@@ -139,7 +140,7 @@ defmodule Sconce.Session do
   def open_served(opts, open) do
     Options.keyword!(opts)
 
-    for {key, _value} <- opts, key in [:weights, :lane] do
+    for {key, _value} <- opts, key in [:weights, :lane, :tuner] do
       raise ArgumentError,
             "option #{inspect(key)} belongs to the serving: give it to start_link/1"
     end

@@ -80,6 +80,7 @@ defmodule Sconce.Trainer do
   require Logger
 
   alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset, Run}
+  alias Sconce.Run.Tuned
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Curve, Gradients, Plan, RangeTest, Report, Tuning}
@@ -356,6 +357,9 @@ defmodule Sconce.Trainer do
 
   #{Catalogue.docs(:tune)}
 
+  The measurements are kept for later calls, see `Sconce.Tuner`; such a call measures the `batch_size` again, and all
+  sizes if its time has changed. `from` of the result is `:measured` or `:cache`.
+
   The error is of kind `:out_of_memory` if a single window does not fit.
 
       iex> spec = Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}], backbone: :mlp, hidden_sizes: [8])
@@ -366,13 +370,21 @@ defmodule Sconce.Trainer do
   @spec tune(Spec.t() | nil, keyword) :: {:ok, Tuning.t()} | {:error, Error.t()}
   def tune(spec \\ nil, opts) do
     {source, options, own} = Settings.measured!(spec, opts, :tune)
+    {tuner, own} = Map.pop!(own, :tuner)
     options = Map.update!(options, :memory_limit, &(&1 || Memory.free()))
 
     with {:ok, {_corpus, spec}} <- source,
          native = Spec.to_native(spec),
-         {:ok, tuning} <- Call.in_background(&Native.tune_start(&1, native, options, own)),
-         do: {:ok, Tuning.new(tuning, spec)}
+         search = Tuning.search(spec, {native, Map.delete(options, :memory_limit), own}),
+         room = options.memory_limit && trunc(own.backoff * options.memory_limit),
+         run = &searched(native, options, if(&1, do: %{own | initial: &1, max: &1}, else: own)),
+         {:ok, tuning, from} <- Tuned.recall(search, room, tuner, run) do
+      {:ok, Tuning.new(%{tuning | memory_limit: options.memory_limit}, spec, from)}
+    end
   end
+
+  defp searched(native, options, own),
+    do: Call.in_background(&Native.tune_start(&1, native, options, own))
 
   @doc """
   Finds a learning rate by a range test: returns a `Sconce.Trainer.RangeTest` with the loss of steps whose rate grows by

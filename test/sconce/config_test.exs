@@ -58,7 +58,9 @@ defmodule Sconce.ConfigTest do
              %{name: :monitor, value: true, source: :default},
              %{name: :nvml, value: nil, source: :default},
              %{name: :monitor_dir, value: nil, source: :default},
-             %{name: :trace, value: nil, source: :default}
+             %{name: :trace, value: nil, source: :default},
+             %{name: :tuner, value: true, source: :default},
+             %{name: :tuner_dir, value: nil, source: :default}
            ]
 
     assert Config.ignored() == []

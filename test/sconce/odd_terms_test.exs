@@ -30,6 +30,7 @@ defmodule Sconce.OddTermsTest do
     Serving,
     Session,
     Trainer,
+    Tuner,
     Zoo
   }
 
@@ -320,6 +321,7 @@ defmodule Sconce.OddTermsTest do
       {Net, :summary, [@net]},
       {Net, :weights, [context.net, [as: :lists]]},
       {Net.Spec, :new, [@net]},
+      {Tuner, :choose, [{:odd, 1}, [a: 1, b: 2], fn us -> {:ok, us} end, [rounds: 1]]},
       {Zoo, :init, [:anomaly_detect, [seed: 1]]},
       {Zoo, :names, [:vision]},
       {Zoo, :spec, [:anomaly_detect]},

@@ -38,7 +38,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Switches, Text, Trainer, VM}
+  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Switches, Text, Trainer, Tuner, VM}
   alias Sconce.Doctor.{Production, Run}
   alias Sconce.GPU.Diagnosis
   alias Sconce.Native.Call
@@ -172,6 +172,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
       {"machine", machine(info)},
       {"gpu", Diagnosis.rows(GPU.diagnose())},
       {"native library", native_library(native, info)},
+      {"tuner", tuner()},
       {"settings", settings()},
       {"configuration", configuration()},
       {"set without effect", ignored()},
@@ -247,6 +248,24 @@ defmodule Mix.Tasks.Sconce.Doctor do
     ]
 
   defp native_library({:error, reason}, _info), do: [{"not loaded", reason}]
+
+  defp tuner do
+    case Tuner.info() do
+      {:ok, info} ->
+        {holding, refused} = Enum.split_with(info.entries, & &1.holds?)
+        off = if info.enabled, do: "", else: "; switched off"
+        count = Figures.counted(length(holding), "measured choice")
+        [{"kept", "#{count} for this machine in #{info.dir}#{off}"} | refused(refused)]
+
+      {:error, error} ->
+        [{"unknown", Exception.message(error)}]
+    end
+  end
+
+  defp refused(entries) do
+    for {why, same} <- Enum.group_by(entries, & &1.why) |> Enum.sort(),
+        do: {"refused", "#{length(same)}: #{why}"}
+  end
 
   defp cards(%{flash_attn: true}), do: ", for NVIDIA cards with flash attention"
   defp cards(%{cuda: true}), do: ", for NVIDIA cards"

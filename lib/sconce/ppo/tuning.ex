@@ -15,7 +15,7 @@ defmodule Sconce.PPO.Tuning do
 
   @enforce_keys [:env, :spec, :rows, :environments, :stopped, :rollout_steps, :minibatches] ++
                   [:threads, :memory_limit]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [from: :measured]
 
   @options [
     max: [
@@ -35,6 +35,12 @@ defmodule Sconce.PPO.Tuning do
       min: 0.01,
       max: 1,
       doc: "Share of `:memory_limit` that a run may take."
+    ],
+    tuner: [
+      type: {:or, [:boolean, nil]},
+      default: nil,
+      doc:
+        "`false` measures without the cache of `Sconce.Tuner`; `nil` is the setting of `Sconce.Config`."
     ]
   ]
 
@@ -53,7 +59,8 @@ defmodule Sconce.PPO.Tuning do
 
   @typedoc """
   `environments` is the best number. `stopped` is the reason why no larger one was measured: it would not have fit into
-  the `memory_limit`, the last one did not increase the `throughput`, or `max` was reached.
+  the `memory_limit`, the last one did not increase the `throughput`, or `max` was reached. `from` is `:cache` if
+  the numbers were measured by an earlier call.
   """
   @type t :: %__MODULE__{
           env: Sconce.Env.name(),
@@ -64,7 +71,8 @@ defmodule Sconce.PPO.Tuning do
           rollout_steps: pos_integer,
           minibatches: pos_integer,
           threads: pos_integer,
-          memory_limit: pos_integer | nil
+          memory_limit: pos_integer | nil,
+          from: :measured | :cache
         }
 
   @doc false
@@ -74,8 +82,24 @@ defmodule Sconce.PPO.Tuning do
   def docs, do: Options.docs(@options)
 
   @doc false
-  def new(%{stopped: stopped} = native, env, spec) do
-    more = %{env: env, spec: spec, stopped: Estimate.reason!(stopped)}
+  # The key of the measurements in the cache of `Sconce.Tuner`. The free memory is no part of it.
+  def search(env, spec, {world, native, options, own}) do
+    %{
+      kind: "environments",
+      asked: {world, native, options, Map.delete(own, :memory_limit)},
+      about: "#{Hosting.label(env)} · #{Spec.summary(spec)}",
+      size: :environments,
+      seconds: :update_seconds,
+      fields:
+        [:environments, :update_steps, :update_seconds, :rollout_share] ++
+          [:steps_per_second, :bytes],
+      facts: [:stopped, :rollout_steps, :minibatches, :threads]
+    }
+  end
+
+  @doc false
+  def new(%{stopped: stopped} = native, env, spec, from \\ :measured) do
+    more = %{env: env, spec: spec, stopped: Estimate.reason!(stopped), from: from}
     struct!(__MODULE__, Map.merge(native, more))
   end
 
@@ -83,7 +107,8 @@ defmodule Sconce.PPO.Tuning do
   def text(tuning) do
     title =
       "#{Hosting.label(tuning.env)} · #{Spec.summary(tuning.spec)} · rollouts of " <>
-        "#{Figures.counted(tuning.rollout_steps, "step")} · #{tuning.minibatches} batches a pass"
+        "#{Figures.counted(tuning.rollout_steps, "step")} · #{tuning.minibatches} batches a pass" <>
+        Estimate.from(tuning.from)
 
     rows =
       for row <- tuning.rows,

@@ -54,6 +54,11 @@ defmodule Sconce.Run.Estimate do
   @spec reason!(String.t()) :: :memory | :throughput | :max
   def reason!(name), do: Map.fetch!(@reasons, name)
 
+  @doc "Returns the end of a title: whether the sizes were measured by an earlier call."
+  @spec from(:measured | :cache) :: String.t()
+  def from(:measured), do: ""
+  def from(:cache), do: " · measured before"
+
   @doc "Returns the table of a search: a row has its size, seconds, speed and bytes."
   @spec table([String.t()], [{pos_integer, float, float, pos_integer}], pos_integer) :: [iodata]
   def table([first | _] = head, rows, best) do

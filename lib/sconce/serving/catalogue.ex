@@ -35,6 +35,7 @@ defmodule Sconce.Serving.Catalogue do
       default: :stored,
       doc: "Format of the matrices of a packed policy, as in `Sconce.Session`."
     ],
+    tuner: Sconce.Session.Catalogue.schema(:open)[:tuner],
     device: Device.option("the policy's")[:device],
     lane: [
       type: {:in, [:auto, :inline, :worker]},

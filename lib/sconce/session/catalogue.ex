@@ -69,7 +69,7 @@ defmodule Sconce.Session.Catalogue do
                 "delays needs a number."
           ],
           weights: [
-            type: @weights,
+            type: {:or, [@weights, {:tuple, [{:in, [:auto]}, {:list, @weights}]}]},
             default: :stored,
             doc:
               "Format of the matrices of a packed policy. `:stored` reads the packed weights of a checkpoint that has " <>
@@ -77,7 +77,15 @@ defmodule Sconce.Session.Catalogue do
                 "matrices with two weights of each four inputs in half of the bytes (see " <>
                 "`Sconce.Compress.Policy`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
                 "them takes about a half, a quarter and a fifth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
-                "set the error bound of a matrix. A format that this CPU does not read faster is not taken."
+                "set the error bound of a matrix. A format that this CPU does not read faster is not taken. " <>
+                "`{:auto, formats}` is the one of these formats with the fastest step on this machine, see `Sconce.Tuner`."
+          ],
+          tuner: [
+            type: {:or, [:boolean, nil]},
+            default: nil,
+            doc:
+              "Whether `{:auto, formats}` is measured; `false` takes the first format, and `nil` is the setting of " <>
+                "`Sconce.Config`."
           ],
           rollback: [
             type: :non_neg_integer,
@@ -154,7 +162,7 @@ defmodule Sconce.Session.Catalogue do
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
 
   # The options of a session of a serving. The serving sets the other options for all its sessions.
-  @served Keyword.drop(@open, [:device, :lane, :weights])
+  @served Keyword.drop(@open, [:device, :lane, :weights, :tuner])
 
   @reset [seed: @seed ++ [default: nil, doc: "New seed; `nil` keeps the session's."]]
 

@@ -105,6 +105,12 @@ defmodule Sconce.Trainer.Catalogue do
       min: 0.01,
       max: 1,
       doc: "Share of `:memory_limit` that a batch may take."
+    ],
+    tuner: [
+      type: {:or, [:boolean, nil]},
+      default: nil,
+      doc:
+        "`false` measures without the cache of `Sconce.Tuner`; `nil` is the setting of `Sconce.Config`."
     ]
   ]
 

@@ -9,7 +9,7 @@ defmodule Sconce.Trainer.Tuning do
 
   @enforce_keys [:spec, :rows, :batch_size, :stopped, :window_size, :threads, :precision] ++
                   [:memory_limit]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [from: :measured]
 
   @typedoc "A measured batch size: seconds of a step, and bytes of a run, from the measured memory of the step."
   @type row :: %{
@@ -22,7 +22,7 @@ defmodule Sconce.Trainer.Tuning do
   @typedoc """
   `batch_size` is the best one. `stopped` is the reason why no larger batch was measured: it would not have fit into the
   `memory_limit`, the last one did not increase the `throughput`, or `max` was reached. `precision` is the precision of
-  the steps on this machine.
+  the steps on this machine. `from` is `:cache` if the sizes were measured by an earlier call.
   """
   @type t :: %__MODULE__{
           spec: Spec.t(),
@@ -32,19 +32,35 @@ defmodule Sconce.Trainer.Tuning do
           window_size: pos_integer,
           threads: pos_integer,
           precision: String.t(),
-          memory_limit: pos_integer | nil
+          memory_limit: pos_integer | nil,
+          from: :measured | :cache
         }
 
   @doc false
-  def new(%{stopped: stopped} = native, spec) do
-    more = %{spec: spec, stopped: Estimate.reason!(stopped)}
+  # The key of the measurements in the cache of `Sconce.Tuner`.
+  def search(spec, asked) do
+    %{
+      kind: "batch_size",
+      asked: asked,
+      about: Spec.summary(spec),
+      size: :batch_size,
+      seconds: :step_seconds,
+      fields: [:batch_size, :step_seconds, :frames_per_second, :bytes],
+      facts: [:stopped, :window_size, :threads, :precision]
+    }
+  end
+
+  @doc false
+  def new(%{stopped: stopped} = native, spec, from \\ :measured) do
+    more = %{spec: spec, stopped: Estimate.reason!(stopped), from: from}
     struct!(__MODULE__, Map.merge(native, more))
   end
 
   @doc false
   def text(tuning) do
     title =
-      "#{Spec.summary(tuning.spec)} · windows of #{tuning.window_size} · #{tuning.precision}"
+      "#{Spec.summary(tuning.spec)} · windows of #{tuning.window_size} · #{tuning.precision}" <>
+        Estimate.from(tuning.from)
 
     rows =
       for row <- tuning.rows,

@@ -19,8 +19,8 @@ use sconce_tensor::{Error, Result, device, memory};
 use serde_json::Value;
 
 use crate::border::{
-    Bytes, Given as Kept, Handle, Handled, call, decode, encode, from_binary, inline, labels_from,
-    perform, pool, to_binary,
+    Bytes, Data, Given as Kept, Handle, Handled, call, decode, encode, from_binary, inline,
+    labels_from, perform, pool, to_binary,
 };
 
 /// Maximum number of packed models that a policy keeps: each bound of int8 is a format of its own. A dropped model
@@ -101,28 +101,63 @@ impl PolicyHandle {
     /// The model of this policy with weights in `format`. Packing takes time and holds the lock, so call it only on
     /// native threads.
     pub(crate) fn model(&self, format: Format) -> Result<Arc<Model>> {
-        let format = match (format, &self.packed) {
-            (Format::Stored, Some(packed)) => packed.file.layout().format,
-            (format, _) => plain(format, &self.policy),
-        };
+        let format = self.plain(format);
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
             METRICS.model_hits.add(1);
             return Ok(model.clone());
         }
         METRICS.model_misses.add(1);
-        let model = match &self.packed {
-            Some(Packed { file, .. }) if file.layout().format == format => {
-                Model::of_plan(file.outline().clone(), file.plan().clone())?
-            }
-            _ => Model::new(self.policy()?, format)?,
-        };
-        let model = Arc::new(model);
+        let model = Arc::new(self.packed_in(format)?);
         if models.len() == MOST_MODELS {
             models.remove(0);
         }
         models.push((format, model.clone()));
         Ok(model)
+    }
+
+    fn plain(&self, format: Format) -> Format {
+        match (format, &self.packed) {
+            (Format::Stored, Some(packed)) => packed.file.layout().format,
+            (format, _) => plain(format, &self.policy),
+        }
+    }
+
+    /// A new model, which this handle does not keep.
+    fn packed_in(&self, format: Format) -> Result<Model> {
+        match &self.packed {
+            Some(Packed { file, .. }) if file.layout().format == format => {
+                Model::of_plan(file.outline().clone(), file.plan().clone())
+            }
+            _ => Model::new(self.policy()?, format),
+        }
+    }
+
+    /// The least microseconds of a step in each format, of `rounds` rounds in which the formats take turns; `None` for a
+    /// format that this policy or its device cannot have.
+    ///
+    /// # Errors
+    /// That of the first format if no format can be had.
+    fn formats_us(&self, formats: &[Format], rounds: usize) -> Result<Vec<Option<f64>>> {
+        let model = |format: &Format| match formats.len() {
+            // The session that follows uses the same model.
+            1 => self.model(*format),
+            _ => self.packed_in(self.plain(*format)).map(Arc::new),
+        };
+        let models: Vec<Result<Arc<Model>>> = formats.iter().map(model).collect();
+        if models.iter().all(Result::is_err) {
+            return models.into_iter().next().map_or(Ok(vec![]), |first| first.map(|_| vec![]));
+        }
+        let mut least = vec![None; formats.len()];
+        for _round in 0..rounds {
+            for (least, model) in least.iter_mut().zip(&models) {
+                if let Ok(model) = model {
+                    let us = model.measure_step_us()?;
+                    *least = Some(least.map_or(us, |before: f64| before.min(us)));
+                }
+            }
+        }
+        Ok(least)
     }
 }
 
@@ -202,6 +237,23 @@ fn policy_save_packed<'a>(
             None if policy.spec().is_window_only() => refused("the backbone has no step form"),
             None => refused("a weight is not finite"),
         }
+    })
+}
+
+/// Sends `{:ok, times}`: the least microseconds of a step in each format, `nil` for one that cannot be had.
+#[rustler::nif]
+fn policy_formats_us<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
+    formats: Term<'a>,
+    rounds: usize,
+) -> Term<'a> {
+    perform(env, "measure", || {
+        let (policy, formats) = (policy.get()?, decode::<Vec<Format>>(formats)?);
+        pool::submit(env, "measure", reference, move || {
+            policy.formats_us(&formats, rounds).map(Data)
+        })
     })
 }
 

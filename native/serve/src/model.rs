@@ -163,6 +163,11 @@ impl Model {
         Ok(*self.costs().step.get_or_insert(us))
     }
 
+    /// Microseconds of a decision that steps the state by one frame, measured anew at each call.
+    pub fn measure_step_us(&self) -> Result<f64> {
+        self.steps_us(1)
+    }
+
     /// Microseconds per game of a step of many games together. The first call measures them.
     pub fn game_us(&self) -> Result<f64> {
         let known = self.costs().game;
