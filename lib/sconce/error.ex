@@ -105,6 +105,9 @@ defmodule Sconce.Error do
       "begins with #{from}"
   end
 
+  defp sentence(:non_finite, %{what: what, value: value, step: step}),
+    do: "#{what} is not finite (#{value}) in step #{step}"
+
   defp sentence(:non_finite, %{what: what, value: value}), do: "#{what} is not finite (#{value})"
 
   defp sentence(:out_of_memory, %{what: what, bytes: bytes, memory_limit: limit}),

@@ -65,6 +65,8 @@ defmodule Sconce.Native do
   def net_save(_net, _path), do: unavailable(:save)
   def net_weights(_net), do: unavailable(:weights)
   def net_run(_net, _inputs), do: unavailable(:run)
+  def net_fit(_reference, _net, _examples, _options, _tells), do: unavailable(:fit)
+  def net_evaluate(_reference, _net, _examples, _loss), do: unavailable(:evaluate)
   def net_run_dirty(_net, _inputs), do: unavailable(:run)
 
   # Corpus

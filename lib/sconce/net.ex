@@ -1,7 +1,8 @@
 defmodule Sconce.Net do
   alias Sconce.{Error, Native, Options}
   alias Sconce.Evolve.Tensors
-  alias Sconce.Net.{Outline, Spec, Values}
+  alias Sconce.Native.Call
+  alias Sconce.Net.{Fit, Outline, Spec, Values}
 
   @storage [
     storage: [
@@ -28,8 +29,8 @@ defmodule Sconce.Net do
       iex> length(output)
       3
 
-  `Sconce.Net.Spec` describes inputs and layers, and `Sconce.Zoo` has thirty such networks. A net infers; nothing here
-  trains one yet. Weights of a network of PyTorch come by `from_weights/3`: names and layouts are those of
+  `Sconce.Net.Spec` describes inputs and layers, and `Sconce.Zoo` has thirty such networks. `fit/4` trains a net and
+  `evaluate/4` measures one. Weights of a network of PyTorch come by `from_weights/3`: names and layouts are those of
   `torch.nn.Sequential`, behind `layers.`. The number in a name counts the layers of its list, those without weights
   too. A function that is an option of a layer has no number.
 
@@ -68,6 +69,9 @@ defmodule Sconce.Net do
 
   @typedoc "Nested lists of numbers, a map of `:data`, `:shape` and `:type`, an Nx tensor, or a binary of 32-bit floats."
   @type tensor :: term
+
+  @typedoc "A tensor with a first axis of examples, or for a net of several inputs a map or a keyword list of them by name."
+  @type examples :: tensor | %{optional(atom | String.t()) => tensor} | keyword
 
   @doc """
   Returns a checked declaration, see `Sconce.Net.Spec.new/1`.
@@ -157,6 +161,83 @@ defmodule Sconce.Net do
   end
 
   defp compute(ref, data, _inline?), do: Native.net_run_dirty(ref, data)
+
+  @doc """
+  Trains a copy of a net on examples, and returns it with a report.
+
+  Inputs have a first axis more than their declaration, `{n, ..}`: nested lists, a map of `:data`, `:shape` and `:type`, an
+  Nx tensor, or a binary of 32-bit floats; a net of several inputs takes them by name, as `run/2` does. Targets have a
+  first axis of `n` too. For an output of shape `{c, ..}` they are
+
+  | `:loss` | mean over | targets |
+  |---|---|---|
+  | `:cross_entropy` | examples and places, of logits of `c` classes | classes `{n, ..}` from 0; a binary has 32-bit integers |
+  | `:binary` | all numbers, which are logits | numbers `{n, c, ..}` from 0 to 1 |
+  | `:squared` | all numbers | numbers `{n, c, ..}` |
+
+  `:inputs` as targets is the one input itself, for an autoencoder.
+
+  A native thread of low priority does the work while the caller waits. Batch norms use the statistics of the batch and
+  move the running ones. The same seed gives the same weights to the last bit, regardless of the number of threads.
+  A run cannot be resumed: the state of the optimizer is not saved.
+
+  The report has
+
+    * `stopped` - `:finished`, `:early` (by `:patience`) or `:stopped`;
+    * `steps`, `epochs`, `seconds` - what was done;
+    * `losses` - the loss of the batch of each step, before its update;
+    * `validation` - after each epoch its `step`, `loss` and `accuracy`, which is nil for `:squared`;
+    * `step` - the step whose weights are returned: that of the best validation, else the last.
+
+  `:on_progress` gets `%{event: :step, step: .., epoch: .., loss: .., learning_rate: ..}` and `%{event: :epoch, step: ..,
+  epoch: .., loss: .., validation: ..}`. If it is slower than the run, events of steps are left out. If it returns `:stop`,
+  the run stops after the present step. A run also stops when the process of the caller ends.
+
+  A number of an example that is not finite and a class that the output does not have are errors. A loss, a gradient or a
+  weight that is not finite ends the run with an error of kind `:non_finite`; its `details` have `what`, `value`, the
+  `step`, the `report` and the `net` of the best validation, else of the end of the last epoch, else the initial one.
+
+  #{Options.docs(Fit.schema())}
+
+      iex> {:ok, net} = Sconce.Net.init([input: [2], layers: [{:dense, 8, activation: :tanh}, {:dense, 2}]], seed: 1)
+      iex> inputs = [[0, 0], [0, 1], [1, 0], [1, 1]]
+      iex> {:ok, net, report} = Sconce.Net.fit(net, inputs, [0, 1, 1, 0], epochs: 200, learning_rate: 0.05)
+      iex> {report.stopped, report.steps, List.last(report.losses) < 0.1}
+      {:finished, 200, true}
+      iex> {:ok, found} = Sconce.Net.evaluate(net, inputs, [0, 1, 1, 0])
+      iex> found.accuracy
+      1.0
+  """
+  @spec fit(t, examples, examples | :inputs, keyword) ::
+          {:ok, t, map} | {:error, Error.t()}
+  def fit(%__MODULE__{ref: ref, spec: %Spec{} = spec} = net, inputs, targets, opts \\ []) do
+    {progress, options} = Fit.validate!(opts)
+
+    with {:ok, examples} <- Fit.examples(net, inputs, targets, options.loss, :fit),
+         start = &Native.net_fit(&1, ref, examples, options, progress != nil),
+         {:ok, {made, report}} <- Call.in_background(start, &Fit.tell(progress, &1, &2)),
+         {:ok, net} <- made({:ok, made}, spec, storage: :f32),
+         do: Fit.answer(net, report)
+  end
+
+  @doc """
+  Returns the mean `loss` of a net on examples, and the `accuracy`: the share of targets that are the likeliest class, nil
+  for `:squared`. Inputs and targets are those of `fit/4`. The packed form of the net computes them.
+
+  #{Options.docs(Fit.loss())}
+
+      iex> {:ok, net} = Sconce.Net.init(input: [2], layers: [:relu])
+      iex> Sconce.Net.evaluate(net, [[1, 2], [3, -4]], [[1, 2], [3, 2]], loss: :squared)
+      {:ok, %{loss: 1.0, accuracy: nil}}
+  """
+  @spec evaluate(t, examples, examples | :inputs, keyword) ::
+          {:ok, %{loss: float, accuracy: float | nil}} | {:error, Error.t()}
+  def evaluate(%__MODULE__{ref: ref} = net, inputs, targets, opts \\ []) do
+    [loss: loss] = Options.validate!(opts, Fit.loss())
+
+    with {:ok, examples} <- Fit.examples(net, inputs, targets, loss, :evaluate),
+         do: Call.in_background(&Native.net_evaluate(&1, ref, examples, loss))
+  end
 
   @doc """
   Returns the layers of a declaration or of a net with shapes, parameters and operations. Layers that do not fit each

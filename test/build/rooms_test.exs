@@ -15,7 +15,7 @@ defmodule Sconce.Build.RoomsTest do
     "fixtures" => ~w(tensor),
     "data" => ~w(nn game tensor),
     "env" => ~w(nn game tensor cuda),
-    "train" => ~w(data nn ops game tensor cuda),
+    "train" => ~w(data nn net ops game tensor cuda),
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),

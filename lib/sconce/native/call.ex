@@ -7,12 +7,15 @@ defmodule Sconce.Native.Call do
 
   @type start :: (reference -> :ok | {:ok, reference} | {:error, Error.t()})
 
+  @type tell :: (term -> term) | (term, (() -> term) -> term)
+
   @doc """
-  Starts work, passes its events to `tell`, and returns its answer, or the error of the start.
+  Starts work, passes its events to `tell`, and returns its answer, or the error of the start. A `tell` of two arguments
+  also gets a function that stops the task.
 
   If `tell` raises, throws or exits, the task is stopped, and its remaining messages are removed from the mailbox.
   """
-  @spec run(start, (term -> term)) :: {:ok, term} | {:error, Error.t()}
+  @spec run(start, tell) :: {:ok, term} | {:error, Error.t()}
   def run(start, tell \\ &Function.identity/1) do
     ref = make_ref()
 
@@ -37,7 +40,7 @@ defmodule Sconce.Native.Call do
   end
 
   @doc "Like `run/2`, on background threads: see `give_way/0`."
-  @spec in_background(start, (term -> term)) :: {:ok, term} | {:error, Error.t()}
+  @spec in_background(start, tell) :: {:ok, term} | {:error, Error.t()}
   def in_background(start, tell \\ &Function.identity/1) do
     with :ok <- give_way(), do: run(start, tell)
   end
@@ -88,7 +91,7 @@ defmodule Sconce.Native.Call do
   defp await(task, ref, tell) do
     receive do
       {:sconce, ^ref, {:event, event}} ->
-        tell.(event)
+        told(tell, event, task)
         heard(task)
         await(task, ref, tell)
 
@@ -96,6 +99,9 @@ defmodule Sconce.Native.Call do
         answer
     end
   end
+
+  defp told(tell, event, _task) when is_function(tell, 1), do: tell.(event)
+  defp told(tell, event, task), do: tell.(event, fn -> Native.train_stop(task) end)
 
   # Work without a task sends no events.
   defp await(ref) do

@@ -10,42 +10,50 @@ defmodule Sconce.Net.Values do
 
   @doc "Reads the inputs of a run in the order of their declaration."
   @spec read(Spec.t(), term) :: {:ok, [binary], form} | {:error, Error.t()}
-  def read(%Spec{inputs: [%{name: "input"} = only]} = spec, [{:input, tensor}]),
-    do: read(spec, %{only.name => tensor})
+  def read(spec, given), do: each(spec, given, &single/3)
 
-  def read(%Spec{inputs: [%{name: "input"} = input]}, named)
-      when is_map_key(named, "input") or is_map_key(named, :input) do
+  @doc "Reads inputs of several examples: each has a first axis more than its declaration."
+  @spec batch(Spec.t(), term, atom) :: {:ok, [binary]} | {:error, Error.t()}
+  def batch(spec, given, op) do
+    with {:ok, data, _form} <- each(spec, given, &several(&1, &2, &3, op)), do: {:ok, data}
+  end
+
+  defp each(%Spec{inputs: [%{name: "input"} = only]} = spec, [{:input, tensor}], one),
+    do: each(spec, %{only.name => tensor}, one)
+
+  defp each(%Spec{inputs: [%{name: "input"} = input]}, named, one)
+       when is_map_key(named, "input") or is_map_key(named, :input) do
     %{"input" => tensor} = texts(named)
-    with {:ok, data, form} <- one(input, tensor, "input input"), do: {:ok, [data], form}
+    with {:ok, data, form} <- one.(input, tensor, "input input"), do: {:ok, [data], form}
   end
 
-  def read(%Spec{inputs: [%{name: "input"} = input]}, tensor) do
-    with {:ok, data, form} <- one(input, tensor, "input"), do: {:ok, [data], form}
+  defp each(%Spec{inputs: [%{name: "input"} = input]}, tensor, one) do
+    with {:ok, data, form} <- one.(input, tensor, "input"), do: {:ok, [data], form}
   end
 
-  def read(%Spec{inputs: inputs}, given) do
+  defp each(%Spec{inputs: inputs}, given, one) do
     named = named!(given)
     names = Enum.map(inputs, & &1.name)
     for {name, _tensor} <- named, do: Options.known!(name, names, "input")
 
     Enum.reduce_while(inputs, {:ok, [], nil}, fn input, {:ok, done, form} ->
-      case one(input, named, :named) do
+      case of_name(input, named, one) do
         {:ok, data, own} -> {:cont, {:ok, done ++ [data], form || own}}
         error -> {:halt, error}
       end
     end)
   end
 
-  defp one(%{name: name} = input, named, :named) do
+  defp of_name(%{name: name} = input, named, one) do
     case named do
-      %{^name => tensor} -> one(input, tensor, "input #{name}")
+      %{^name => tensor} -> one.(input, tensor, "input #{name}")
       _missing -> raise ArgumentError, "input #{name} is missing"
     end
   end
 
-  defp one(_input, data, _what) when is_binary(data), do: {:ok, data, :binary}
+  defp single(_input, data, _what) when is_binary(data), do: {:ok, data, :binary}
 
-  defp one(%{shape: expected}, tensor, what) do
+  defp single(%{shape: expected}, tensor, what) do
     with {:ok, %{shape: shape, data: data, form: form}} <- Numbers.read(tensor, what, :run) do
       if Tuple.to_list(shape) in [expected, [1 | expected]],
         do: {:ok, data, form},
@@ -57,6 +65,27 @@ defmodule Sconce.Net.Values do
     expected = "the shape #{inspect(List.to_tuple(expected))}"
     Numbers.misfit(what, expected, inspect(got), :run)
   end
+
+  defp several(%{shape: expected}, tensor, what, op) do
+    with {:ok, data} <- rows(tensor, {:f, 32}, [expected], what, op), do: {:ok, data, :binary}
+  end
+
+  @doc """
+  Reads a tensor of several examples as a binary. One of `shapes` is the shape of an example. A binary has any shape.
+  """
+  @spec rows(term, {atom, pos_integer}, [[pos_integer]], String.t(), atom) ::
+          {:ok, binary} | {:error, Error.t()}
+  def rows(data, _type, _shapes, _what, _op) when is_binary(data), do: {:ok, data}
+
+  def rows(tensor, type, [expected | _] = shapes, what, op) do
+    with {:ok, %{shape: shape, data: data}} <- Numbers.read(tensor, type, what, op) do
+      if shape != {} and tl(Tuple.to_list(shape)) in shapes,
+        do: {:ok, data},
+        else: Numbers.misfit(what, "the shape #{batch_shape(expected)}", inspect(shape), op)
+    end
+  end
+
+  defp batch_shape(shape), do: "{#{Enum.join(["n" | shape], ", ")}}"
 
   defp named!(given) when is_map(given) and not is_struct(given), do: texts(given)
 

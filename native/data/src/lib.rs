@@ -45,6 +45,7 @@ pub use journal::Interrupted;
 pub use loader::{Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
 pub use melee::fields;
 pub use mixture::{Mixture, Share};
+pub use permutation::Permutation;
 pub use recorded::{MOST_TERMS, Over, Recorded, Sink};
 pub use refusal::Reason;
 pub use sampler::Sampler;

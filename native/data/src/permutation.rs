@@ -7,20 +7,21 @@ const ROUNDS: u64 = 6;
 /// A Feistel network over the smallest even number of bits that holds `n`. The network is applied until the
 /// value falls below `n` (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Permutation {
+pub struct Permutation {
     n: u64,
     half_bits: u32,
     rng: Rng,
 }
 
 impl Permutation {
-    pub(crate) fn new(n: u64, rng: Rng) -> Self {
+    /// The order of `0..n` that a stream gives.
+    pub fn new(n: u64, rng: Rng) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         Permutation { n, half_bits: bits.div_ceil(2).max(1), rng }
     }
 
     /// The value at `place`, which must be below `n`.
-    pub(crate) fn get(&self, place: u64) -> u64 {
+    pub fn get(&self, place: u64) -> u64 {
         let mut value = self.shuffle(place);
         // The domain is at most four times `n`, so few iterations are needed.
         while value >= self.n && self.n > 0 {

@@ -3,14 +3,16 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustler::{Atom, Binary, Encoder, Env, Resource, ResourceArc, Term};
+use rustler::{Atom, Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_net::{Net, NetSpec, Outline, Packed, Program, Storage, Weight};
+use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result, memory};
+use sconce_train::nets::{Event, Examples, FitOptions, Fitted, Loss, Report, evaluate, fit};
 use serde::Serialize;
 
 use crate::border::{
-    Answer, Data, Handle, Handled, call, decode, encode, error, from_binary, inline, perform,
-    to_binary,
+    Answer, Data, Events, Given, Handle, Handled, Task, call, decode, encode, error, from_binary,
+    inline, perform, to_binary,
 };
 
 mod atoms {
@@ -202,4 +204,87 @@ fn storage_of(name: Atom) -> Result<Storage> {
         name if name == atoms::int8() => Ok(Storage::Int8),
         _ => Err(Error::not_found("a storage of this name")),
     }
+}
+
+/// A trained net and its report.
+struct Trained(Made, Report);
+
+impl Answer for Trained {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        let Trained(made, report) = self;
+        Ok((made.into_term(env)?, encode(env, &report)?).encode(env))
+    }
+}
+
+/// Calls `with` with the examples of `given`, a pair of a list of inputs and of targets.
+fn examples<T>(
+    net: &Net,
+    loss: Loss,
+    given: &Given,
+    with: impl FnOnce(&Examples<'_>) -> Result<T>,
+) -> Result<T> {
+    given.read(|term| {
+        let (inputs, targets): (Vec<Binary>, Binary) =
+            term.decode().map_err(|_| Error::not_found("inputs and targets"))?;
+        let inputs: Vec<&[u8]> = inputs.iter().map(Binary::as_slice).collect();
+        with(&Examples::new(net, loss, &inputs, targets.as_slice())?)
+    })
+}
+
+/// Sends the events of a run. A failed event is dropped: it must not end the run.
+fn tell(events: &Events, event: Event) {
+    let told = match event {
+        Event::Step { .. } => events.progress(Data(event)),
+        Event::Epoch { .. } => events.tell(Data(event)),
+    };
+    drop(told);
+}
+
+/// Trains a copy of a net on `{inputs, targets}`. Sends `{{handle, info}, report}`.
+#[rustler::nif]
+fn net_fit<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    net: Handle<NetHandle>,
+    given: Term<'a>,
+    options: Term<'a>,
+    tells: bool,
+) -> Term<'a> {
+    call(env, "fit", || {
+        let (net, options) = (net.get()?, decode::<FitOptions>(options)?);
+        let given = Given::new(env, given);
+        Task::start(env, "fit", reference, move |events, cancelled| {
+            Class::Background.enter();
+            let told = |event| {
+                if tells {
+                    tell(events, event);
+                }
+            };
+            let Fitted { net, report } = examples(&net.net, options.loss, &given, |examples| {
+                fit(&net.net, examples, &options, &told, cancelled)
+            })?;
+            Ok(Trained(Made(net, Storage::F32), report))
+        })
+    })
+}
+
+/// Evaluates a net on `{inputs, targets}`. Sends the figures.
+#[rustler::nif]
+fn net_evaluate<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    net: Handle<NetHandle>,
+    given: Term<'a>,
+    loss: Term<'a>,
+) -> Term<'a> {
+    call(env, "evaluate", || {
+        let (net, loss) = (net.get()?, decode::<Loss>(loss)?);
+        let given = Given::new(env, given);
+        Task::start(env, "evaluate", reference, move |_events, cancelled| {
+            Class::Background.enter();
+            examples(&net.net, loss, &given, |examples| {
+                evaluate(&net.program, examples, cancelled).map(Data)
+            })
+        })
+    })
 }

@@ -10,6 +10,7 @@ pub mod gradients;
 mod likeliest;
 pub mod loss_scale;
 pub mod metrics;
+pub mod nets;
 pub mod objective;
 pub mod optimiser;
 pub mod options;

@@ -1,0 +1,328 @@
+//! A run: epochs of steps, a validation after each epoch.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use sconce_data::Permutation;
+use sconce_net::{Net, Program, Storage};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
+use serde::Serialize;
+
+use super::evaluate::{Evaluation, evaluate_some};
+use super::examples::Examples;
+use super::options::FitOptions;
+use super::step::Learner;
+use crate::schedule::Schedule;
+use crate::stop::go_on;
+
+/// Reason for the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stopped {
+    /// All steps are done.
+    Finished,
+    /// Validations stopped improving.
+    Early,
+    /// The caller stopped the run.
+    Stopped,
+    /// A number was not finite.
+    Failed,
+}
+
+/// An event of a run.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A step is done.
+    Step {
+        /// The step, counted from 1.
+        step: u64,
+        /// The epoch, counted from 1.
+        epoch: u64,
+        /// Mean loss of the batch before the update.
+        loss: f64,
+        /// Learning rate of the update.
+        learning_rate: f64,
+    },
+    /// An epoch is done, or the run.
+    Epoch {
+        /// The epoch, counted from 1.
+        epoch: u64,
+        /// The last step, counted from 1.
+        step: u64,
+        /// Mean loss of the steps of the epoch.
+        loss: f64,
+        /// Figures of the validation, if there is one.
+        validation: Option<Evaluation>,
+    },
+}
+
+/// A validation of a run.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Validation {
+    /// Steps so far.
+    pub step: u64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of targets that are the likeliest class; `None` without classes.
+    pub accuracy: Option<f64>,
+}
+
+/// A number that was not finite.
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    /// The name of the number.
+    pub what: String,
+    /// The number as text.
+    pub value: String,
+    /// The step, counted from 1.
+    pub step: u64,
+}
+
+/// The report of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Reason for the end.
+    pub stopped: Stopped,
+    /// Steps that changed the weights.
+    pub steps: u64,
+    /// Whole epochs.
+    pub epochs: u64,
+    /// Duration.
+    pub seconds: f64,
+    /// Mean loss of the batch of each step.
+    pub losses: Vec<f64>,
+    /// Validations.
+    pub validation: Vec<Validation>,
+    /// The step whose weights the network has.
+    pub step: u64,
+    /// Cause of [`Stopped::Failed`].
+    pub failure: Option<Failure>,
+}
+
+/// A trained network.
+#[derive(Debug)]
+pub struct Fitted {
+    /// The weights of the best validation; without validations the last ones.
+    pub net: Net,
+    /// The report.
+    pub report: Report,
+}
+
+/// Trains a network. A run that is cancelled, or that meets a number that is not finite, returns the weights so far.
+///
+/// # Errors
+/// `Mismatch` for options that do not fit the network or the examples; `OutOfMemory`.
+pub fn fit(
+    net: &Net,
+    examples: &Examples<'_>,
+    options: &FitOptions,
+    tell: &dyn Fn(Event),
+    cancelled: &AtomicBool,
+) -> Result<Fitted> {
+    let run = Run::new(net, examples, options, tell, cancelled)?;
+    run.go()
+}
+
+/// A run in progress.
+struct Run<'a> {
+    examples: &'a Examples<'a>,
+    options: &'a FitOptions,
+    tell: &'a dyn Fn(Event),
+    cancelled: &'a AtomicBool,
+    learner: Learner,
+    schedule: Schedule,
+    split: Split,
+    /// The weights that are returned, unless later ones are better.
+    kept: Kept,
+    losses: Vec<f64>,
+    validation: Vec<Validation>,
+    epochs: u64,
+}
+
+/// Indices of examples.
+struct Split {
+    training: Vec<usize>,
+    validation: Vec<usize>,
+}
+
+struct Kept {
+    net: Net,
+    step: u64,
+    /// The loss of its validation.
+    loss: f64,
+    /// Validations since then.
+    waited: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        net: &Net,
+        examples: &'a Examples<'a>,
+        options: &'a FitOptions,
+        tell: &'a dyn Fn(Event),
+        cancelled: &'a AtomicBool,
+    ) -> Result<Self> {
+        let split = Split::new(examples.count(), options);
+        let batches = batches(split.training.len(), options)?;
+        let total = options.steps.unwrap_or(options.epochs.saturating_mul(batches));
+        Ok(Run {
+            examples,
+            options,
+            tell,
+            cancelled,
+            learner: Learner::new(net, options)?,
+            schedule: options.schedule(total),
+            split,
+            kept: Kept { net: net.clone(), step: 0, loss: f64::INFINITY, waited: 0 },
+            losses: vec![],
+            validation: vec![],
+            epochs: 0,
+        })
+    }
+
+    fn go(mut self) -> Result<Fitted> {
+        let start = Instant::now();
+        let ended = loop {
+            match self.epoch() {
+                Ok(None) => {}
+                ended => break ended,
+            }
+        };
+        let (stopped, failure) = match ended {
+            Ok(stopped) => (stopped.unwrap_or(Stopped::Finished), None),
+            Err(Error::Cancelled) => {
+                // Without validations the last weights are returned.
+                if self.split.validation.is_empty() {
+                    self.keep()?;
+                }
+                (Stopped::Stopped, None)
+            }
+            Err(Error::NonFinite { what, value }) => {
+                let step = self.steps() + 1;
+                (Stopped::Failed, Some(Failure { what, value: value.to_string(), step }))
+            }
+            Err(error) => return Err(error),
+        };
+        let report = Report {
+            stopped,
+            steps: self.steps(),
+            epochs: self.epochs,
+            seconds: start.elapsed().as_secs_f64(),
+            losses: self.losses,
+            validation: self.validation,
+            step: self.kept.step,
+            failure,
+        };
+        Ok(Fitted { net: self.kept.net, report })
+    }
+
+    fn steps(&self) -> u64 {
+        self.losses.len() as u64
+    }
+
+    /// Runs an epoch, or the rest of the run, and its validation. Returns the reason if the run is over.
+    fn epoch(&mut self) -> Result<Option<Stopped>> {
+        let (epoch, first) = (self.epochs + 1, self.losses.len());
+        let order = self.order();
+        for batch in order.chunks(self.options.batch_size) {
+            if self.steps() >= self.schedule.total_steps {
+                break;
+            }
+            if self.options.drop_last && batch.len() < self.options.batch_size {
+                break;
+            }
+            self.step(epoch, batch)?;
+        }
+        let own = &self.losses[first..];
+        let loss = own.iter().sum::<f64>() / own.len().max(1) as f64;
+        if own.len() as u64 == batches(order.len(), self.options)? {
+            self.epochs += 1;
+        }
+        let early = self.validate(epoch, loss)?;
+        let finished = self.steps() >= self.schedule.total_steps;
+        Ok(if early { Some(Stopped::Early) } else { finished.then_some(Stopped::Finished) })
+    }
+
+    fn step(&mut self, epoch: u64, batch: &[usize]) -> Result<()> {
+        go_on(self.cancelled)?;
+        let learning_rate = self.schedule.rate(self.steps());
+        let loss = self.learner.step(self.examples, batch, learning_rate)?;
+        self.losses.push(loss);
+        (self.tell)(Event::Step { step: self.steps(), epoch, loss, learning_rate });
+        Ok(())
+    }
+
+    /// Validates the present weights and keeps them if they are the best. Without a validation they are kept. Returns
+    /// whether the run should end early.
+    fn validate(&mut self, epoch: u64, loss: f64) -> Result<bool> {
+        let mut validation = None;
+        if self.split.validation.is_empty() {
+            self.keep()?;
+        } else {
+            let program = Program::new(&self.learner.net()?, Storage::F32)?;
+            let some = &mut self.split.validation;
+            let found = evaluate_some(&program, self.examples, some, self.cancelled)?;
+            let Evaluation { loss, accuracy } = found;
+            self.validation.push(Validation { step: self.steps(), loss, accuracy });
+            self.kept.waited += 1;
+            if loss < self.kept.loss {
+                self.keep()?;
+                self.kept.loss = loss;
+            }
+            validation = Some(found);
+        }
+        (self.tell)(Event::Epoch { epoch, step: self.steps(), loss, validation });
+        Ok(self.options.patience.is_some_and(|patience| self.kept.waited >= patience))
+    }
+
+    fn keep(&mut self) -> Result<()> {
+        let net = self.learner.net()?;
+        self.kept = Kept { net, step: self.steps(), waited: 0, ..self.kept };
+        Ok(())
+    }
+
+    /// The order of the training examples in the next epoch.
+    fn order(&self) -> Vec<usize> {
+        let all = &self.split.training;
+        if !self.options.shuffle {
+            return all.clone();
+        }
+        let rng = Rng::new(self.options.seed, "net.shuffle", self.epochs);
+        let order = Permutation::new(all.len() as u64, rng);
+        (0..all.len() as u64).map(|place| all[order.get(place) as usize]).collect()
+    }
+}
+
+impl Split {
+    /// The first of a random order validate.
+    fn new(count: usize, options: &FitOptions) -> Split {
+        let share = (options.val_split * count as f64).round() as usize;
+        let order = Permutation::new(count as u64, Rng::new(options.seed, "net.split", 0));
+        let mut validates = vec![false; count];
+        for place in 0..share.min(count) as u64 {
+            validates[order.get(place) as usize] = true;
+        }
+        let (validation, training) = (0..count).partition(|example| validates[*example]);
+        Split { training, validation }
+    }
+}
+
+/// Steps of an epoch, at least one.
+fn batches(examples: usize, options: &FitOptions) -> Result<u64> {
+    let batches = match options.drop_last {
+        true => examples / options.batch_size,
+        false => examples.div_ceil(options.batch_size),
+    };
+    match batches {
+        0 => {
+            let expected = match options.drop_last {
+                true => format!("{} or more for a batch", options.batch_size),
+                false => "one or more".to_owned(),
+            };
+            Err(Error::mismatch("examples for training", expected, examples))
+        }
+        batches => Ok(batches as u64),
+    }
+}
