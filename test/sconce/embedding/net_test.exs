@@ -32,7 +32,7 @@ defmodule Sconce.Embedding.NetTest do
 
   test "decides on images, and a wrong image is refused by name" do
     {:ok, session} = Session.open(policy!())
-    assert {:ok, %{action: first}} = Session.act(session, image(3))
+    assert {:ok, %{choices: first}} = Session.act(session, image(3))
 
     assert {:ok, _decision} =
              Session.act(session, for(v <- image(9), into: "", do: <<v::float-32-little>>))
@@ -77,17 +77,17 @@ defmodule Sconce.Embedding.NetTest do
     {:ok, corpus} = Corpus.build({:vector, 64}, games, into: into, heads: @small[:heads])
 
     options =
-      [embedding: {:net, @seen}, out: Path.join(dir, "run"), steps: 150, batch_size: 32] ++
+      [embedding: {:net, @seen}, out: Path.join(dir, "run"), steps: 150, batch_size: 32, validate_every: 150] ++
         [window_size: 4, stride: 4, loss: :plain, learning_rate: 0.01, val_split: 0.25, seed: 1]
 
     {:ok, run} = Trainer.start_link([corpus: corpus] ++ Keyword.delete(@small, :heads) ++ options)
     assert {:ok, report} = Trainer.await(run)
-    assert report.best.nll < 0.1
+    assert report.policy.nll < 0.1
     assert {:ok, policy} = Policy.load(Path.join([dir, "run", "best.safetensors"]))
     {:ok, session} = Session.open(policy)
 
     for at <- [0, 7, 17, 63], side = if(rem(at, 8) < 4, do: 0, else: 1) do
-      assert {:ok, %{action: %{side: ^side}}} =
+      assert {:ok, %{choices: %{side: ^side}}} =
                Session.act(session, image(at), deterministic: true)
     end
   end
