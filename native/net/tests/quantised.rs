@@ -109,6 +109,8 @@ fn convolutions_have_the_integers_of_a_plain_reference() {
         conv([16, 6, 5], 70, 1, 1, 0, 1),
         conv([33, 4, 4], 64, 4, 1, 0, 1),
         conv([2, 5, 6], 8, 5, 1, 2, 1),
+        conv([9, 1, 1], 20, 1, 1, 0, 1),
+        conv([9, 1, 2], 50, 1, 1, 0, 1),
     ];
     for (i, conv) in all.iter().enumerate() {
         let net =

@@ -110,6 +110,10 @@ impl Sink<'_> {
     /// Writes the sums of lanes from `first` on. Comparisons keep NaN.
     #[inline(always)]
     fn write<const L: usize>(&mut self, place: usize, first: usize, sums: &[i32; L]) {
+        // The last vectors of a wide block may have no filter at all.
+        let Some(count) = self.filters.checked_sub(first).filter(|count| *count > 0) else {
+            return;
+        };
         let of = |from: &[f32]| *from[first..].first_chunk::<L>().expect("a number for each lane");
         let (scales, bias) = (of(self.scales), of(self.bias));
         let mut row = [0.0; L];
@@ -120,11 +124,8 @@ impl Sink<'_> {
         }
         let to = place + first;
         match self.y[to..].first_chunk_mut::<L>() {
-            Some(y) if self.filters >= first + L => *y = row,
-            _ => {
-                let count = self.filters.saturating_sub(first).min(L);
-                self.y[to..to + count].copy_from_slice(&row[..count]);
-            }
+            Some(y) if count >= L => *y = row,
+            _ => self.y[to..to + count.min(L)].copy_from_slice(&row[..count.min(L)]),
         }
     }
 }
