@@ -8,7 +8,7 @@ defmodule Sconce.Net do
     storage: [
       type: {:in, [:f32, :int8]},
       default: :f32,
-      doc: "Format of weights in memory: 32-bit floats, or 8 bits, see \"8 bits\" in the documentation of the module."
+      doc: "Format of weights in memory: 32-bit floats, or 8 bits (see above)."
     ]
   ]
   @seed [seed: [type: :non_neg_integer, default: 0, doc: "Seed of the initial weights."]]
@@ -42,7 +42,8 @@ defmodule Sconce.Net do
   With `storage: :int8` the weights of convolutions in one group, of dense layers and of the products of attention are
   integers from -127 to 127, with one scale for each filter. Each call rounds the input of such a layer to 255 multiples
   of one scale, which it measures, so no samples are needed. Depthwise and grouped convolutions, pools, tables of tokens and
-  batch norms that are not folded stay in 32-bit floats. Sums are integers, so all CPUs have the same. `weights/2` and
+  batch norms that are not folded stay in 32-bit floats. On the thirty networks of `Sconce.Zoo`, untrained, outputs are
+  within 1.6 % of the largest. Without AVX-512 VNNI 8 bits save memory, not time: on a CPU of AVX2 a call takes longer. Sums are integers, so all CPUs have the same. `weights/2` and
   `save/2` keep 32-bit floats.
 
       iex> {:ok, net} = Sconce.Net.init([input: [64], layers: [{:dense, 64}]], storage: :int8)
