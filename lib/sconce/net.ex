@@ -2,13 +2,22 @@ defmodule Sconce.Net do
   alias Sconce.{Error, Native, Options}
   alias Sconce.Evolve.Tensors
   alias Sconce.Native.Call
-  alias Sconce.Net.{Fit, Outline, Spec, Values}
+  alias Sconce.Net.{Fit, Formats, Outline, Spec, Values}
 
+  @formats {:in, [:f32, :int8]}
   @storage [
     storage: [
-      type: {:in, [:f32, :int8]},
+      type: {:or, [@formats, {:tuple, [{:in, [:auto]}, {:list, @formats}]}]},
       default: :f32,
-      doc: "Format of weights in memory: 32-bit floats, or 8 bits (see above)."
+      doc:
+        "Format of weights in memory: 32-bit floats, or 8 bits (see above). `{:auto, formats}` is the one of these formats " <>
+          "with the fastest run on this machine, see `Sconce.Tuner`."
+    ],
+    tuner: [
+      type: {:or, [:boolean, nil]},
+      default: nil,
+      doc:
+        "Whether `{:auto, formats}` is measured; `false` takes the first format, and `nil` is the setting of `Sconce.Config`."
     ]
   ]
   @seed [seed: [type: :non_neg_integer, default: 0, doc: "Seed of the initial weights."]]
@@ -101,7 +110,7 @@ defmodule Sconce.Net do
   def init(spec, opts \\ []) do
     opts = Options.validate!(opts, @seed ++ @storage)
     spec = Spec.new(spec)
-    made(Native.net_init(Spec.to_native(spec), opts[:seed], opts[:storage]), spec, opts)
+    made(&Native.net_init(Spec.to_native(spec), opts[:seed], &1), spec, opts)
   end
 
   @doc """
@@ -116,7 +125,8 @@ defmodule Sconce.Net do
   @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def load(path, opts \\ []) do
     opts = Options.validate!(opts, @storage)
-    path |> Options.path!() |> Native.net_load(opts[:storage]) |> made(nil, opts)
+    path = Options.path!(path)
+    made(&Native.net_load(path, &1), nil, opts)
   end
 
   @doc """
@@ -334,24 +344,25 @@ defmodule Sconce.Net do
     spec = Spec.new(spec)
 
     with {:ok, weights} <- Values.weights(weights) do
-      made(Native.net_from_weights(Spec.to_native(spec), weights, opts[:storage]), spec, opts)
+      made(&Native.net_from_weights(Spec.to_native(spec), weights, &1), spec, opts)
     end
   end
 
-  defp made({:ok, {ref, info}}, spec, opts) do
-    {:ok,
-     %__MODULE__{
-       ref: ref,
-       spec: spec || Spec.from_native(info.spec),
-       outline: Outline.from_native(info.outline),
-       storage: opts[:storage],
-       bytes: info.bytes,
-       arena_bytes: info.arena_bytes,
-       inline?: info.inline
-     }}
+  defp made(make, spec, opts) do
+    with {:ok, {ref, info}, storage} <-
+           Formats.made(opts[:storage], spec, opts[:tuner], make) do
+      {:ok,
+       %__MODULE__{
+         ref: ref,
+         spec: spec || Spec.from_native(info.spec),
+         outline: Outline.from_native(info.outline),
+         storage: storage,
+         bytes: info.bytes,
+         arena_bytes: info.arena_bytes,
+         inline?: info.inline
+       }}
+    end
   end
-
-  defp made({:error, _error} = refused, _spec, _opts), do: refused
 
   defimpl Inspect do
     alias Sconce.{Figures, Net}

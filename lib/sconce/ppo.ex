@@ -309,8 +309,8 @@ defmodule Sconce.PPO do
   @doc """
   Finds the number of environments with the most steps a second: returns a `Sconce.PPO.Tuning` with that number.
 
-  It measures real rollouts and updates, beginning with the number in `:environments`. The number doubles until it is
-  less than 3 % faster than the previous one, or a run would take more than the share `:backoff` of `:memory_limit`, or
+  It measures real rollouts and updates, beginning with the number in `:environments`. The number doubles until two
+  in a row are less than 3 % faster than the best before them, or a run would take more than the share `:backoff` of `:memory_limit`, or
   would have less than one update in its `:steps`. All options of `plan/1` are accepted, and these:
 
   #{Tuning.docs()}

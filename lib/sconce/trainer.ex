@@ -351,8 +351,8 @@ defmodule Sconce.Trainer do
   @doc """
   Finds the batch size with the most frames a second: returns a `Sconce.Trainer.Tuning` with that `batch_size`.
 
-  It measures real steps. The batch doubles until it is less than 3 % faster than the previous batch, or would take more
-  than the share `:backoff` of `:memory_limit`, which defaults to the free memory. All options of `start_link/1` are
+  It measures real steps. The batch doubles until two in a row are less than 3 % faster than the best before them, or would
+  take more than the share `:backoff` of `:memory_limit`, which defaults to the free memory. All options of `start_link/1` are
   accepted, and these:
 
   #{Catalogue.docs(:tune)}

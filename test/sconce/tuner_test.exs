@@ -4,7 +4,7 @@ defmodule Sconce.TunerTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.{Policy, PPO, Serving, Session, Trainer, Tuner}
+  alias Sconce.{Native, Net, Policy, PPO, Serving, Session, Trainer, Tuner}
   alias Sconce.Tuner.{Cache, Entry}
 
   doctest Tuner
@@ -315,6 +315,28 @@ defmodule Sconce.TunerTest do
     assert_raise ArgumentError, ~r/weights/, fn ->
       Session.open(policy, weights: {:auto, [:int9]})
     end
+  end
+
+  test "a net takes the fastest of several formats, and its only one unmeasured" do
+    spec = Net.new(input: [2], layers: [{:dense, 2}])
+    test = self()
+
+    # The second format is the first one under another name.
+    make = fn format ->
+      send(test, {:made, format})
+      Native.net_init(Net.Spec.to_native(spec), 1, :f32)
+    end
+
+    made = fn formats, tuner -> Net.Formats.made({:auto, formats}, spec, tuner, make) end
+    assert {:ok, {_ref, _info}, chosen} = made.([:f32, :other], true)
+    assert_received {:made, :f32}
+    assert_received {:made, :other}
+    assert {:ok, %{entries: [%{kind: "net_storage", choice: choice}]}} = Tuner.info()
+    assert choice == to_string(chosen)
+    assert {:ok, _made, :other} = made.([:other, :f32], false)
+    {:ok, net} = Net.init(spec, storage: {:auto, [:int8]})
+    assert net.storage == :int8
+    assert {:ok, %{entries: [_same]}} = Tuner.info()
   end
 
   test "the batch size of a run comes from the cache with its table, and not if it is off" do

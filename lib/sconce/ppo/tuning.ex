@@ -90,6 +90,7 @@ defmodule Sconce.PPO.Tuning do
       about: "#{Hosting.label(env)} · #{Spec.summary(spec)}",
       size: :environments,
       seconds: :update_seconds,
+      speed: :steps_per_second,
       fields:
         [:environments, :update_steps, :update_seconds, :rollout_share] ++
           [:steps_per_second, :bytes],

@@ -6,7 +6,8 @@ defmodule Sconce.Session.Formats do
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
 
-  @rounds 3
+  # Rounds of about 2 ms for each format.
+  @rounds 15
 
   @doc "Returns a format; of `{:auto, formats}` the one with the fastest step on this machine."
   @spec fastest(Policy.t(), Session.weights() | {:auto, [Session.weights()]}, boolean | nil) ::

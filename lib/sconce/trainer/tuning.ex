@@ -45,6 +45,7 @@ defmodule Sconce.Trainer.Tuning do
       about: Spec.summary(spec),
       size: :batch_size,
       seconds: :step_seconds,
+      speed: :frames_per_second,
       fields: [:batch_size, :step_seconds, :frames_per_second, :bytes],
       facts: [:stopped, :window_size, :threads, :precision]
     }

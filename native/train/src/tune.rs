@@ -15,6 +15,8 @@ use crate::stop::go_on;
 const MAX_BATCH: f64 = 65_536.0;
 /// Minimum speedup for which a doubled size is worth its memory.
 const GAIN: f64 = 1.03;
+/// Sizes in a row without such a speedup after which the search ends. A single one may be slow by other load.
+const PATIENCE: usize = 2;
 
 /// Options of the search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,7 +55,7 @@ pub struct Measurement {
 pub enum Reason {
     /// Twice the size exceeds the memory limit.
     Memory,
-    /// The last size was hardly faster than the previous one.
+    /// The last sizes were hardly faster than the best before them.
     Throughput,
     /// Twice the size exceeds `max`.
     Max,
@@ -125,8 +127,8 @@ pub fn tune(
     })
 }
 
-/// Measures sizes, from `first` to at most `most`, while the size doubles, until a doubled one does not fit or was hardly
-/// faster than the one before it. `speed` is that of a measurement.
+/// Measures sizes, from `first` to at most `most`, while the size doubles, until a doubled one does not fit or two in a row
+/// were hardly faster than the best before them. `speed` is that of a measurement.
 ///
 /// # Errors
 /// Those of `fits` and `measure`.
@@ -138,12 +140,14 @@ pub fn doubled<R>(
     speed: impl Fn(&R) -> f64,
 ) -> Result<(Vec<R>, Reason)> {
     let (mut size, mut rows) = (first, vec![]);
+    let (mut best, mut in_vain) = (0.0_f64, 0);
     loop {
         let row = measure(size)?;
-        let gains = rows.last().is_none_or(|before| speed(&row) > GAIN * speed(before));
+        in_vain = if speed(&row) > GAIN * best { 0 } else { in_vain + 1 };
+        best = best.max(speed(&row));
         rows.push(row);
         match 2 * size {
-            _ if !gains => return Ok((rows, Reason::Throughput)),
+            _ if in_vain == PATIENCE => return Ok((rows, Reason::Throughput)),
             next if next > most => return Ok((rows, Reason::Max)),
             next if !fits(next)? => return Ok((rows, Reason::Memory)),
             next => size = next,
