@@ -222,6 +222,7 @@ defmodule Sconce.Net do
   @spec fit(t, examples, examples | :inputs, keyword) ::
           {:ok, t, map} | {:error, Error.t()}
   def fit(%__MODULE__{ref: ref, spec: %Spec{} = spec} = net, inputs, targets, opts \\ []) do
+    %Outline{} = net.outline
     {progress, options} = Fit.validate!(opts)
 
     with {:ok, examples} <- Fit.examples(net, inputs, targets, options.loss, :fit),
@@ -243,7 +244,12 @@ defmodule Sconce.Net do
   """
   @spec evaluate(t, examples, examples | :inputs, keyword) ::
           {:ok, %{loss: float, accuracy: float | nil}} | {:error, Error.t()}
-  def evaluate(%__MODULE__{ref: ref} = net, inputs, targets, opts \\ []) do
+  def evaluate(
+        %__MODULE__{ref: ref, spec: %Spec{}, outline: %Outline{}} = net,
+        inputs,
+        targets,
+        opts \\ []
+      ) do
     [loss: loss] = Options.validate!(opts, Fit.loss())
 
     with {:ok, examples} <- Fit.examples(net, inputs, targets, loss, :evaluate),
