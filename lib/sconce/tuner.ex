@@ -32,6 +32,7 @@ defmodule Sconce.Tuner do
   | measured | asked by |
   |---|---|
   | format of a policy's packed weights | `weights: {:auto, formats}` of `Sconce.Session` and `Sconce.Serving` |
+  | format of a network's weights | `storage: {:auto, formats}` of `Sconce.Net` |
   | batch size of a run | `Sconce.Trainer.tune/2` |
   | number of environments of a run | `Sconce.PPO.tune/1` |
   | candidates of an app | `choose/4` |

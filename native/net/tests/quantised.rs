@@ -155,7 +155,7 @@ fn zeros_and_numbers_beyond_f32_keep_their_meaning() {
     let dense = |activation| Layer::Dense { size: 3, bias: false, activation };
     let net = Net::init(&spec(&[4], vec![dense(Function::None)]), 1).unwrap();
     assert_eq!(run(&net, Storage::Int8, &[0.0; 4]), [0.0; 3]);
-    let huge = vec![f32::MAX; 12];
+    let huge = [f32::MAX; 12];
     let given = |name: &str, n| (name.to_owned(), huge[..4 * n].to_vec(), vec![n, 4]);
     let net =
         Net::from_weights(&spec(&[4], vec![dense(Function::None)]), [given("layers.0.weight", 3)]);
