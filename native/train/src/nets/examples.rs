@@ -189,7 +189,7 @@ fn count(inputs: &[Input<'_>]) -> Result<usize> {
     let Some(first) = inputs.first() else { return Err(Error::not_found("an input")) };
     let width = first.width().max(1);
     match (first.numbers.len() / width, first.numbers.len() % width) {
-        (0, _) => Err(Error::mismatch(&first.name, "an example or more", "none")),
+        (0, 0) => Err(Error::mismatch(&first.name, "an example or more", "none")),
         (count, 0) => Ok(count),
         _ => {
             let expected = format!("a multiple of {width} numbers");
