@@ -77,7 +77,13 @@ defmodule Sconce.Embedding.NetTest do
     {:ok, corpus} = Corpus.build({:vector, 64}, games, into: into, heads: @small[:heads])
 
     options =
-      [embedding: {:net, @seen}, out: Path.join(dir, "run"), steps: 150, batch_size: 32, validate_every: 150] ++
+      [
+        embedding: {:net, @seen},
+        out: Path.join(dir, "run"),
+        steps: 150,
+        batch_size: 32,
+        validate_every: 150
+      ] ++
         [window_size: 4, stride: 4, loss: :plain, learning_rate: 0.01, val_split: 0.25, seed: 1]
 
     {:ok, run} = Trainer.start_link([corpus: corpus] ++ Keyword.delete(@small, :heads) ++ options)

@@ -9,7 +9,7 @@ use crate::ops::arrange;
 use crate::weights::{Builder, Init, Weights};
 use crate::{Error, Result};
 
-/// A network that turns the vectors of frames into other vectors. Its weights are `embedding.layers.0.weight` and so on.
+/// A network that turns the vectors of frames into other vectors. Its weights have names such as `embedding.layers.0.weight`.
 pub(crate) struct Eyes {
     net: Training,
     /// Values of all layers for one frame.
