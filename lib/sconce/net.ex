@@ -48,12 +48,12 @@ defmodule Sconce.Net do
 
   ## 8 bits
 
-  With `storage: :int8` the weights of convolutions in one group, of dense layers and of the products of attention are
-  integers from -127 to 127, with one scale for each filter. Each call rounds the input of such a layer to 255 multiples
-  of one scale, which it measures, so no samples are needed. Depthwise and grouped convolutions, pools, tables of tokens and
-  batch norms that are not folded stay in 32-bit floats. On the thirty networks of `Sconce.Zoo`, untrained, outputs are
-  within 1.6 % of the largest. Without AVX-512 VNNI 8 bits save memory, not time: on a CPU of AVX2 a call takes longer. Sums are integers, so all CPUs have the same. `weights/2` and
-  `save/2` keep 32-bit floats.
+  With `storage: :int8` the weights of convolutions in one group, of dense layers, of the inputs of recurrent layers and of the
+  products of attention are integers from -127 to 127, with one scale for each filter. Each call rounds the input of such a
+  layer to 255 multiples of one scale, which it measures, so no samples are needed. All else stays in 32-bit floats. On the
+  thirty networks of `Sconce.Zoo`, untrained and with one input each, outputs were within 1.6 % of the largest. On the CPU
+  that was measured, with AVX2, 8 bits save memory, not time: a call takes up to a third longer. Sums are integers, so all CPUs
+  have the same. `weights/2` and `save/2` keep 32-bit floats.
 
       iex> {:ok, net} = Sconce.Net.init([input: [64], layers: [{:dense, 64}]], storage: :int8)
       iex> {net.outline.parameters, net.bytes}

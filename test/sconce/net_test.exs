@@ -242,6 +242,41 @@ defmodule Sconce.NetTest do
                Net.from_weights(spec, %{weights | "layers.0.bias" => [1, 2]})
     end
 
+    test "of recurrent layers gives all states or the last one, in PyTorch's order of gates" do
+      gru = fn opts -> [input: [1, 2], layers: [{:gru, 1, opts}]] end
+
+      weights = %{
+        "layers.0.weight_ih_l0" => [[0.5], [-1.0], [2.0]],
+        "layers.0.weight_hh_l0" => [[1.5], [0.25], [-0.5]],
+        "layers.0.bias_ih_l0" => [0.1, 0.2, 0.3],
+        "layers.0.bias_hh_l0" => [0.4, -0.1, 0.6]
+      }
+
+      sigmoid = &(1 / (1 + :math.exp(-&1)))
+
+      step = fn x, h ->
+        r = sigmoid.(0.5 * x + 0.1 + 1.5 * h + 0.4)
+        z = sigmoid.(-x + 0.2 + 0.25 * h - 0.1)
+        new = :math.tanh(2 * x + 0.3 + r * (-0.5 * h + 0.6))
+        (1 - z) * new + z * h
+      end
+
+      first = step.(0.7, 0.0)
+      second = step.(-1.2, first)
+      {:ok, net} = Net.from_weights(gru.([]), weights)
+      assert {:ok, [[got_first, got_second]]} = Net.run(net, [[0.7, -1.2]])
+      assert_in_delta got_first, first, 1.0e-6
+      assert_in_delta got_second, second, 1.0e-6
+      {:ok, net} = Net.from_weights(gru.(sequence: false), weights)
+      assert Net.run(net, [[0.7, -1.2]]) == {:ok, [got_second]}
+
+      layers = [{:lstm, 3}, {:gru, 4, sequence: false}, {:dense, 2}]
+      assert {:ok, outline} = Net.outline(input: [2, 5], layers: layers)
+      assert Enum.map(outline.layers, & &1.output) == [[3, 5], [4], [2]]
+      assert {:error, error} = Net.outline(input: [2, 5, 5], layers: layers)
+      assert Exception.message(error) =~ "layers.0 (lstm): expected [c, t], got [2, 5, 5]"
+    end
+
     test "survives a file, with its declaration" do
       path = Path.join(tmp_dir!("net"), "net.safetensors")
       {:ok, net} = Net.init(@image, seed: 4)

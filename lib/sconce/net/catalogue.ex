@@ -53,6 +53,14 @@ defmodule Sconce.Net.Catalogue do
     ]
   ]
 
+  @sequence [
+    sequence: [
+      type: :boolean,
+      default: true,
+      doc: "Whether the output is the state at each time, `[size, t]`, or the last one, `[size]`."
+    ]
+  ]
+
   # {name, arguments, options, documentation}
   @layers [
     {:conv, [filters: @size, kernel: @sizes],
@@ -73,6 +81,8 @@ defmodule Sconce.Net.Catalogue do
     {:dense, [size: @size], @bias ++ @activation, "A linear function of a vector."},
     {:embed, [size: @size], [], "A learned vector for each token: `[t]` becomes `[size, t]`."},
     {:attention, [heads: @size], [], "Adds self-attention over `t` to `[c, t]`, without a mask."},
+    {:gru, [size: @size], @sequence, "A GRU over `t` of `[c, t]`, from a state of zeros."},
+    {:lstm, [size: @size], @sequence, "An LSTM over `t` of `[c, t]`, from a state of zeros."},
     {:residual, [layers: [type: :any]], [], "Adds the output of layers to their input."},
     {:concat, [branches: [type: :any]], [],
      "Lists of layers of one input, joined along the channels."},

@@ -143,6 +143,10 @@ defmodule Sconce.Net.Layers do
     do: {Map.put(own, :kind, name), {0, channels}}
 
   defp one!(:dense, own, _shape, _depth), do: {Map.put(own, :kind, :dense), {0, own.size}}
+
+  defp one!(cell, own, _shape, _depth) when cell in [:gru, :lstm],
+    do: {Map.put(own, :kind, cell), {if(own.sequence, do: 1, else: 0), own.size}}
+
   defp one!(:embed, own, _shape, _depth), do: {Map.put(own, :kind, :embed), {1, own.size}}
 
   defp one!(:residual, own, shape, depth) do

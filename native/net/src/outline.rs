@@ -201,6 +201,12 @@ impl Walk<'_> {
             }
             Layer::Embed { size } => self.embed(name, &at, *size, &x)?,
             Layer::Attention { heads } => self.attention(name, &at, *heads, before, &mut flops)?,
+            Layer::Gru { size, sequence } => {
+                self.recurrent(name, &at, (3, *size, *sequence), before, &mut flops)?
+            }
+            Layer::Lstm { size, sequence } => {
+                self.recurrent(name, &at, (4, *size, *sequence), before, &mut flops)?
+            }
             Layer::Residual { layers } => self.residual(name, &at, layers, &x, depth)?,
             Layer::Concat { branches } => {
                 let names = (0..branches.len()).map(|i| format!("{name}.branches.{i}"));
@@ -361,6 +367,31 @@ impl Walk<'_> {
         let (c, t) = (c as u64, t as u64);
         *flops = 2 * t * (4 * c * c + 2 * t * c);
         Ok(x.to_vec())
+    }
+
+    fn recurrent(
+        &mut self,
+        name: &str,
+        at: &str,
+        (gates, size, sequence): (usize, usize, bool),
+        x: &[usize],
+        flops: &mut u64,
+    ) -> Result<Vec<usize>> {
+        within(&format!("{at}.size"), size, 1, MAX_SIZE)?;
+        axes(at, x, 2..=2)?;
+        let (c, t, wide) = (x[0], x[1], gates * size);
+        product(&format!("{at} (values)"), &[wide, t], MAX_VALUES)?;
+        let initial = Initial::Uniform(1.0 / (size as f64).sqrt());
+        for (field, shape) in [
+            ("weight_ih_l0", vec![wide, c]),
+            ("weight_hh_l0", vec![wide, size]),
+            ("bias_ih_l0", vec![wide]),
+            ("bias_hh_l0", vec![wide]),
+        ] {
+            self.slot(format!("{name}.{field}"), shape, initial)?;
+        }
+        *flops = 2 * t as u64 * wide as u64 * (c + size) as u64;
+        Ok(if sequence { vec![size, t] } else { vec![size] })
     }
 
     fn residual(

@@ -138,6 +138,21 @@ pub enum Layer {
         /// Number of heads.
         heads: usize,
     },
+    /// The states of a GRU over `t`, `[c, t]` to `[size, t]`, or the last one, `[size]` (Cho et al. 2014): `weight_ih_l0 [3
+    /// size, c]`, `weight_hh_l0 [3 size, size]`, `bias_ih_l0` and `bias_hh_l0 [3 size]`, the gates in the order r, z, n.
+    Gru {
+        /// Numbers of the state.
+        size: usize,
+        /// Whether the output has all states.
+        sequence: bool,
+    },
+    /// The states of an LSTM (Hochreiter and Schmidhuber 1997), as those of a GRU, with four gates in the order i, f, g, o.
+    Lstm {
+        /// Numbers of the state.
+        size: usize,
+        /// Whether the output has all states.
+        sequence: bool,
+    },
     /// `x + f(x)`.
     Residual {
         /// The layers of `f`, which keep the shape.
@@ -171,6 +186,8 @@ impl Layer {
             Layer::Dense { .. } => "dense",
             Layer::Embed { .. } => "embed",
             Layer::Attention { .. } => "attention",
+            Layer::Gru { .. } => "gru",
+            Layer::Lstm { .. } => "lstm",
             Layer::Residual { .. } => "residual",
             Layer::Concat { .. } => "concat",
             Layer::Inputs { .. } => "inputs",

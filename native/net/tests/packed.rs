@@ -157,12 +157,21 @@ proptest! {
 }
 
 #[test]
-fn tokens_attention_and_several_inputs_agree() {
+fn tokens_attention_recurrent_layers_and_several_inputs_agree() {
     let attention = |heads| Layer::Attention { heads };
     let text = Input { name: "text".into(), shape: vec![9], vocabulary: Some(11) };
     let layers =
         vec![Layer::Embed { size: 12 }, attention(3), same(8, 1, 1, Function::Relu), attention(1)];
     compare(&NetSpec { inputs: vec![text.clone()], layers: layers.clone() }, 5);
+    let recurrent = vec![
+        Layer::Embed { size: 12 },
+        Layer::Gru { size: 7, sequence: true },
+        Layer::Lstm { size: 5, sequence: true },
+        Layer::Gru { size: 20, sequence: false },
+        dense(3, Function::None),
+    ];
+    compare(&NetSpec { inputs: vec![text.clone()], layers: recurrent.clone() }, 7);
+    compare(&NetSpec { inputs: vec![text.clone()], layers: recurrent[..3].to_vec() }, 8);
     let other = Input { name: "sensors".into(), shape: vec![6], vocabulary: None };
     let signal = Input { name: "signal".into(), shape: vec![2, 20], vocabulary: None };
     let text_branch = [layers, vec![Layer::GlobalMean]].concat();

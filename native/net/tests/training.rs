@@ -234,7 +234,7 @@ fn layers() -> impl Strategy<Value = (bool, Vec<Layer>)> {
         Just(Function::Gelu),
         Just(Function::HardSwish),
     ];
-    let layer = (0..14u8, 1..4usize, 1..4usize, 1..20usize, 1..3usize, 0..2usize, function);
+    let layer = (0..16u8, 1..4usize, 1..4usize, 1..20usize, 1..3usize, 0..2usize, function);
     (any::<bool>(), proptest::collection::vec(layer, 1..9)).prop_map(|(is_image, choices)| {
         let rank = if is_image { 2 } else { 1 };
         let layers = choices.into_iter().map(|(kind, k, s, n, d, p, activation)| {
@@ -263,6 +263,8 @@ fn layers() -> impl Strategy<Value = (bool, Vec<Layer>)> {
                 },
                 8 => Layer::Upsample { factor: list(s.min(2)) },
                 9 => Layer::Attention { heads: s },
+                13 => Layer::Gru { size: n, sequence: p == 1 },
+                14 => Layer::Lstm { size: n, sequence: p == 1 },
                 10 => Layer::Concat {
                     branches: vec![
                         vec![Layer::Activation { function: activation }],

@@ -48,7 +48,7 @@ fn product(a: &[f32], b: &[f32]) -> f32 {
 }
 
 dispatch! {
-    fn add_scaled(y: &mut [f32], scale: f32, x: &[f32]) {
+    pub(crate) fn add_scaled(y: &mut [f32], scale: f32, x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y = mul_add::<FMA>(scale, *x, *y);
         }

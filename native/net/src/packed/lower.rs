@@ -13,6 +13,7 @@ use crate::packed::plan::{Op, Plan, Step};
 use crate::packed::pointwise::Pointwise;
 use crate::packed::pool::{Kind, Pool};
 use crate::packed::quantised::{self, Quantised};
+use crate::packed::recurrent::{Cell, Recurrent};
 use crate::packed::values::{Size, Value, Window};
 use crate::spec::{Function, Layer};
 
@@ -344,6 +345,12 @@ impl Lowerer<'_> {
                 self.step(Op::Embed { input: from.input, table, vocabulary }, &[], value)
             }
             Layer::Attention { heads } => self.attention(name, *heads, from)?,
+            Layer::Gru { size, sequence } => {
+                self.recurrent(name, Cell::Gru, (*size, *sequence), from)?
+            }
+            Layer::Lstm { size, sequence } => {
+                self.recurrent(name, Cell::Lstm, (*size, *sequence), from)?
+            }
             Layer::Residual { layers } => {
                 let from = self.plain(from);
                 let end = self.list(&format!("{name}.layers"), layers, from)?;
@@ -401,6 +408,37 @@ impl Lowerer<'_> {
         let value = self.value(size.rows, size.width, channels);
         let inputs: Vec<_> = ends.iter().map(|end| end.value).collect();
         self.step(Op::Concat, &inputs, value)
+    }
+
+    /// The products of all inputs as a convolution of one pixel, and the steps of the state.
+    fn recurrent(
+        &mut self,
+        name: &str,
+        cell: Cell,
+        (size, sequence): (usize, bool),
+        from: Place,
+    ) -> Result<Place> {
+        let net = self.net;
+        let weight = |own: &str| net.weight(&format!("{name}.{own}"));
+        let wide = cell.gates() * size;
+        let inputs = Product {
+            weights: weight("weight_ih_l0")?.to_vec(),
+            bias: weight("bias_ih_l0")?.to_vec(),
+            window: Window::ONE,
+            groups: 1,
+            filters: wide,
+            function: Function::None,
+        };
+        let mut columns = memory::zeros(wide * size);
+        for (gate, row) in weight("weight_hh_l0")?.chunks_exact(size).enumerate() {
+            row.iter().enumerate().for_each(|(h, w)| columns[h * wide + gate] = *w);
+        }
+        let (matrix, bias) = (self.lay(&columns), self.lay(weight("bias_hh_l0")?));
+        let inputs = self.pack(inputs, from)?;
+        let time = if sequence { self.size(inputs).width } else { 1 };
+        let value = self.value(1, time, size);
+        let own = Recurrent { cell, size, matrix, bias, sequence };
+        Ok(self.step(Op::Recurrent(own), &[inputs.value], value))
     }
 
     /// `x + out(attention(q, k, v))`, with the products as convolutions of one pixel.

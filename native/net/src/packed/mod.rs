@@ -11,6 +11,7 @@ mod plan;
 mod pointwise;
 mod pool;
 mod quantised;
+mod recurrent;
 mod values;
 
 use std::fmt;
@@ -61,8 +62,9 @@ impl Program {
     pub fn new(net: &Net, storage: Storage) -> Result<Arc<Self>> {
         memory::caught(|| {
             let Lowered { plan, weights, words, last } = lower::lower(net, storage)?;
-            let scratch = plan.steps.iter().map(|step| match step.op {
+            let scratch = plan.steps.iter().map(|step| match &step.op {
                 Op::Attention(_) => plan.values[step.output].size.width,
+                Op::Recurrent(own) => own.scratch(),
                 Op::Pool(_) => plan.values[step.output].size.channels,
                 _ => 0,
             });
@@ -275,6 +277,7 @@ fn run(
         Op::Join => join((xs, x), y),
         Op::Permute { size } => permute((xs, x), *size, y),
         Op::Attention(own) => own.run((xs, x), (ys, y), scratch),
+        Op::Recurrent(own) => own.run(weights, (xs, x), (ys, y), scratch),
         Op::Add | Op::Concat => {}
     }
     ys.clear_halo(y);

@@ -9,6 +9,7 @@ use crate::packed::conv::{Conv, Depthwise};
 use crate::packed::pointwise::Pointwise;
 use crate::packed::pool::Pool;
 use crate::packed::quantised::Quantised;
+use crate::packed::recurrent::Recurrent;
 use crate::packed::values::{Size, Value};
 
 /// Numbers in a cache line, at which each value begins.
@@ -42,6 +43,7 @@ pub(crate) enum Op {
         size: Size,
     },
     Attention(Attention),
+    Recurrent(Recurrent),
     /// The sum of two values.
     Add,
     /// The channels of several values, pixel by pixel.
@@ -136,6 +138,10 @@ impl Plan {
                 Op::Depthwise(conv) => moved + out * conv.products() / 20,
                 Op::Pool(pool) => moved + out * pool.window.numbers() / 8,
                 Op::Pointwise(_) => moved + 2 * out,
+                Op::Recurrent(own) => {
+                    let time = self.values[step.inputs[0]].size.width as u64;
+                    moved + 2 * out + time * own.products() / 10
+                }
                 Op::Attention(_) => moved + out * self.values[step.output].size.width as u64 / 5,
                 _ => moved,
             }

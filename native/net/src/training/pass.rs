@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use sconce_ops::arrange::{add, join, reshape};
+use sconce_ops::recurrent::{Gates, gru, lstm};
 use sconce_ops::weights::{Weight, Weights};
 use sconce_ops::{
     Activation, BatchNorm, Kernel, Pooling, batch_norm, batch_norm_of, clip, convolution, gather,
@@ -88,6 +89,16 @@ impl Pass<'_> {
             }
             Layer::Embed { size } => self.embed(name, *size, x),
             Layer::Attention { heads } => self.attention(name, *heads, x),
+            Layer::Gru { size, sequence } => {
+                let (x, gates, zero) = self.recurrent(name, *size, x)?;
+                let (y, last) = gru(&x, &gates, &zero, None)?;
+                if *sequence { turned(&y) } else { Ok(last) }
+            }
+            Layer::Lstm { size, sequence } => {
+                let (x, gates, zero) = self.recurrent(name, *size, x)?;
+                let (y, last, _cell) = lstm(&x, &gates, &zero, &zero, None)?;
+                if *sequence { turned(&y) } else { Ok(last) }
+            }
             Layer::Residual { layers } => {
                 add(x, &self.list(&format!("{name}.layers"), 0, layers, x.clone())?)
             }
@@ -121,6 +132,15 @@ impl Pass<'_> {
             eps,
             momentum,
         })
+    }
+
+    /// The input `[b, t, c]` of a recurrent layer, its weights, and the first state.
+    fn recurrent(&self, name: &str, size: usize, x: &Tensor) -> Result<(Tensor, Gates, Tensor)> {
+        let own = |part: &str| self.weight(name, part).cloned();
+        let [input, state, of_input, of_state] =
+            [own("weight_ih_l0")?, own("weight_hh_l0")?, own("bias_ih_l0")?, own("bias_hh_l0")?];
+        let zero = Tensor::zeros((x.dim(0)?, size), x.dtype(), x.device())?;
+        Ok((turned(x)?, Gates::new(input, state, of_input, of_state), zero))
     }
 
     /// Tokens `[b, t]` -> `[b, size, t]`.

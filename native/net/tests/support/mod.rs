@@ -149,6 +149,8 @@ impl Reference<'_> {
                 Value { shape: vec![*size, t], values: (0..size * t).map(at).collect() }
             }
             Layer::Attention { heads } => self.attention(name, *heads, &x),
+            Layer::Gru { size, sequence } => self.recurrent(name, (3, *size, *sequence), &x),
+            Layer::Lstm { size, sequence } => self.recurrent(name, (4, *size, *sequence), &x),
             Layer::Residual { layers } => {
                 let y = self.list(&format!("{name}.layers"), 0, layers, x.clone());
                 let values = x.values.iter().zip(&y.values).map(|(x, y)| x + y).collect();
@@ -195,6 +197,45 @@ impl Reference<'_> {
             }
         }
         Value { shape: shape_like(x, *filters, [oh, ow]), values }
+    }
+
+    /// A GRU (three gates) or an LSTM (four).
+    fn recurrent(
+        &self,
+        name: &str,
+        (gates, size, sequence): (usize, usize, bool),
+        x: &Value,
+    ) -> Value {
+        let [w_in, w, b_in, b] = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+            .map(|field| self.weight(&format!("{name}.{field}")));
+        let (c, t) = (x.shape[0], x.shape[1]);
+        let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
+        let (mut h, mut cell) = (vec![0.0; size], vec![0.0; size]);
+        let mut states = vec![];
+        for at in 0..t {
+            let column: Vec<f64> = (0..c).map(|i| x.values[i * t + at]).collect();
+            let (own, past) = (linear(&w_in, &b_in, &column).values, linear(&w, &b, &h).values);
+            for k in 0..size {
+                let (own, past) =
+                    (|gate: usize| own[gate * size + k], |gate: usize| past[gate * size + k]);
+                let gate = |gate: usize| sigmoid(own(gate) + past(gate));
+                if gates == 3 {
+                    let new = (own(2) + gate(0) * past(2)).tanh();
+                    h[k] = (1.0 - gate(1)) * new + gate(1) * h[k];
+                } else {
+                    cell[k] = gate(1) * cell[k] + gate(0) * (own(2) + past(2)).tanh();
+                    h[k] = gate(3) * cell[k].tanh();
+                }
+            }
+            states.push(h.clone());
+        }
+        match sequence {
+            false => Value { shape: vec![size], values: h },
+            true => {
+                let values = (0..size).flat_map(|k| states.iter().map(move |h| h[k])).collect();
+                Value { shape: vec![size, t], values }
+            }
+        }
     }
 
     fn attention(&self, name: &str, heads: usize, x: &Value) -> Value {
