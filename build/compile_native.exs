@@ -42,7 +42,8 @@ defmodule Mix.Tasks.Compile.SconceNative do
   @crate "sconce-nif"
   @library "sconce_nif"
   @sources ["Cargo.toml", "Cargo.lock", "native/*/Cargo.toml", "native/*/build.rs"] ++
-             ["native/*/src/**/*.{rs,toml}", "native/**/*.{cu,cuh}", "tools/cuda-kernels"]
+             ["native/*/src/**/*.{rs,toml}", "native/**/*.{cu,cuh}", "tools/cuda-kernels"] ++
+             ["tools/gemm/**/*.{rs,toml}"]
 
   @impl true
   def run(args) do

@@ -85,8 +85,8 @@ defmodule Sconce.Embedding do
       deviation, bounded to -10..10. `Sconce.PPO` makes it with `normalise_observations: true`.
     * `{:net, spec}` - the inputs of a `Sconce.Net.Spec`, one after the other: an image, a spectrum, readings of sensors.
       The output of the network, a vector, enters the backbone, and the network learns with the policy. It runs on a CPU, in
-      f32. `spec` may be the options of `Sconce.Net.Spec.new/1`. Batch norms are refused, because a policy would play by
-      other numbers than those it was trained with.
+      f32. `spec` may be the options of `Sconce.Net.Spec.new/1`. Inputs of tokens are refused, and so are batch norms,
+      because a policy would play by other numbers than those it was trained with.
     * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then one row of a trained
       table for each id.
     * A `Sconce.Game` or a module that uses it, alone or as `{game, opts}` - a frame of that game.

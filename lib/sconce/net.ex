@@ -190,7 +190,7 @@ defmodule Sconce.Net do
 
   A native thread of low priority does the work while the caller waits. Batch norms use the statistics of the batch and
   move the running ones. The same seed gives the same weights to the last bit, regardless of the number of threads.
-  A run cannot be resumed: the state of the optimizer is not saved.
+  The returned net has `storage: :f32`. A run cannot be resumed: the state of the optimizer is not saved.
 
   The report has
 
@@ -228,7 +228,7 @@ defmodule Sconce.Net do
     with {:ok, examples} <- Fit.examples(net, inputs, targets, options.loss, :fit),
          start = &Native.net_fit(&1, ref, examples, options, progress != nil),
          {:ok, {made, report}} <- Call.in_background(start, &Fit.tell(progress, &1, &2)),
-         {:ok, net} <- made({:ok, made}, spec, storage: :f32),
+         {:ok, net} <- made(fn _storage -> {:ok, made} end, spec, storage: :f32),
          do: Fit.answer(net, report)
   end
 

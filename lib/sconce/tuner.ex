@@ -92,7 +92,8 @@ defmodule Sconce.Tuner do
 
   `key` is a name and any term on which the times depend, such as shapes and threads. Labels are atoms, text or integers.
   `measure` is called with a candidate, and returns `{:ok, microseconds}` or an error. A candidate with an error is left
-  out; if all have one, the first error is returned. A single candidate is not measured.
+  out; if all have one, the first error is returned. A single candidate is not measured. Processes measure a key one after
+  the other, so `measure` must not wait for another process that asks for the same key.
 
   #{Options.docs(@options)}
 
@@ -122,11 +123,20 @@ defmodule Sconce.Tuner do
       again = fn label -> candidates |> List.keyfind(label, 0) |> elem(1) |> timed(measure) end
       key = %{kind: kind, asked: {asked, labels}, about: opts[:about]}
 
-      with {:ok, choice} <- recall(key, sweep, again) do
+      with {:ok, choice} <- recall(key, sweep, again, &among(&1, labels)) do
         {_label, chosen} = List.keyfind(candidates, choice.label, 0)
         {:ok, %{choice | chosen: chosen}}
       end
     end
+  end
+
+  @doc false
+  # Whether the choice of an entry is one of these labels.
+  @spec among(Entry.t(), [String.t()]) :: :ok | {:error, String.t()}
+  def among(entry, labels) do
+    if entry.choice in labels,
+      do: :ok,
+      else: {:error, "its choice #{entry.choice} is not among the candidates"}
   end
 
   @doc false
@@ -142,7 +152,7 @@ defmodule Sconce.Tuner do
   @doc false
   # The choice of a key. `sweep` returns `{:ok, {label, rows, notes}}`, and `again` the microseconds of a recorded choice
   # now. A recorded choice for which `holds` returns text is measured again.
-  def recall(key, sweep, again, holds \\ fn _entry -> :ok end) do
+  def recall(key, sweep, again, holds) do
     with {:ok, machine} <- Cache.machine() do
       digest = Cache.digest(key.asked)
       path = Cache.path(key.kind, digest, machine)
@@ -151,26 +161,38 @@ defmodule Sconce.Tuner do
         {:ok, entry} ->
           {:ok, of(entry, :cache, nil)}
 
-        {:again, why} ->
-          Turn.take(path, fn ->
-            key |> Map.put(:digest, digest) |> measured(path, machine, sweep, why)
-          end)
+        {:again, why, refused} ->
+          key = Map.put(key, :digest, digest)
+          other = fn -> found_meanwhile(path, digest, machine, refused, holds) end
+          Turn.take(path, fn -> measured(key, path, machine, sweep, other, why) end)
       end
     end
   end
 
   defp recorded(path, digest, machine, again, holds) do
-    with {:ok, entry} <- Cache.read(path, digest, machine),
-         :ok <- holds.(entry),
-         :ok <- steady(entry, again, @tries, :infinity) do
+    with {:ok, entry} <- Cache.read(path, digest, machine) do
+      with :ok <- holds.(entry),
+           :ok <- steady(entry, again, @tries, :infinity),
+           do: {:ok, entry},
+           else: ({:error, why} -> refused(path, why, entry))
+    else
+      :none -> {:again, nil, nil}
+      {:error, why} -> refused(path, why, nil)
+    end
+  end
+
+  defp refused(path, why, entry) do
+    Logger.info("#{path}: #{why}; measuring again")
+    {:again, why, entry}
+  end
+
+  # The entry that another process measured while this one waited.
+  defp found_meanwhile(path, digest, machine, refused, holds) do
+    with {:ok, entry} when entry != refused <- Cache.read(path, digest, machine),
+         :ok <- holds.(entry) do
       {:ok, entry}
     else
-      :none ->
-        {:again, nil}
-
-      {:error, why} ->
-        Logger.info("#{path}: #{why}; measuring again")
-        {:again, why}
+      _none -> :none
     end
   end
 
@@ -196,13 +218,13 @@ defmodule Sconce.Tuner do
     end
   end
 
-  # The entry of another process that measured meanwhile, or a measurement.
-  defp measured(key, path, machine, sweep, why) do
-    with nil <- why,
-         {:ok, entry} <- Cache.read(path, key.digest, machine) do
-      {:ok, of(entry, :cache, nil)}
-    else
-      _none -> with {:ok, found} <- sweep.(), do: {:ok, stored(found, key, path, machine, why)}
+  defp measured(key, path, machine, sweep, other, why) do
+    case other.() do
+      {:ok, entry} ->
+        {:ok, of(entry, :cache, nil)}
+
+      :none ->
+        with {:ok, found} <- sweep.(), do: {:ok, stored(found, key, path, machine, why)}
     end
   end
 
@@ -318,18 +340,25 @@ defmodule Sconce.Tuner do
       case File.rm(path) do
         :ok -> {:cont, {:ok, count + 1}}
         {:error, :enoent} -> {:cont, {:ok, count}}
-        {:error, reason} -> {:halt, {:error, refused(path, reason)}}
+        {:error, reason} -> {:halt, {:error, io(path, reason)}}
       end
     end)
   end
 
-  defp refused(path, reason) do
+  defp io(path, reason) do
     details = %{path: path, reason: to_string(:file.format_error(reason))}
     %Error{kind: :io, op: :tuner, details: details}
   end
 
-  defp key!({kind, asked}) when is_atom(kind) and kind not in [nil, true, false],
-    do: {Entry.label(kind), asked}
+  # The name is part of that of the file.
+  defp key!({kind, asked} = key) when is_atom(kind) and kind not in [nil, true, false] do
+    name = Atom.to_string(kind)
+
+    name =~ ~r/\A[A-Za-z0-9_]{1,64}\z/ ||
+      Options.argument!("key", key, "a name of letters, digits and _")
+
+    {name, asked}
+  end
 
   defp key!(other), do: Options.argument!("key", other, "a name and a term, as {:name, term}")
 

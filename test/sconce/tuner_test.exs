@@ -334,9 +334,50 @@ defmodule Sconce.TunerTest do
     assert {:ok, %{entries: [%{kind: "net_storage", choice: choice}]}} = Tuner.info()
     assert choice == to_string(chosen)
     assert {:ok, _made, :other} = made.([:other, :f32], false)
+    # The option counts, and not the setting.
+    Application.put_env(:sconce, :tuner, false)
+    assert {:ok, _made, ^chosen} = made.([:f32, :other], true)
+    {:ok, %{entries: [_one]}} = Tuner.info()
+    Application.delete_env(:sconce, :tuner)
     {:ok, net} = Net.init(spec, storage: {:auto, [:int8]})
     assert net.storage == :int8
     assert {:ok, %{entries: [_same]}} = Tuner.info()
+  end
+
+  test "a search is made once, and again for a limit that its answer does not fit" do
+    search = %{
+      kind: "batch_size",
+      asked: :a_test,
+      about: "a test",
+      size: :batch_size,
+      seconds: :step_seconds,
+      speed: :frames_per_second,
+      fields: [:batch_size, :step_seconds, :frames_per_second, :bytes],
+      facts: [:stopped]
+    }
+
+    test = self()
+
+    row = fn size ->
+      %{batch_size: size, step_seconds: 0.5, frames_per_second: size / 0.5, bytes: 100 * size}
+    end
+
+    run = fn size ->
+      send(test, {:searched, size})
+      rows = if size, do: [row.(size)], else: [row.(1), row.(2)]
+      {:ok, %{rows: rows, batch_size: 2, stopped: "max", memory_limit: nil}}
+    end
+
+    recall = &Sconce.Run.Tuned.recall(search, &1, &2, run)
+    assert {:ok, %{batch_size: 2, rows: [_, _]}, :measured} = recall.(1000, nil)
+    for _turn <- 1..3, do: assert_received({:searched, nil})
+    assert {:ok, %{batch_size: 2, rows: [_, _], stopped: "max"}, :cache} = recall.(1000, nil)
+    # The recorded size is measured once more, and nothing is searched.
+    assert_received {:searched, 2}
+    refute_received {:searched, nil}
+    assert {:ok, _found, :measured} = recall.(150, nil)
+    assert_received {:searched, nil}
+    assert {:ok, _found, :measured} = recall.(1000, false)
   end
 
   test "the batch size of a run comes from the cache with its table, and not if it is off" do

@@ -49,7 +49,8 @@ defmodule Sconce.Net.Formats do
     key = {:net_storage, Spec.to_native(spec)}
 
     try do
-      with {:ok, choice} <- Tuner.choose(key, candidates, measure, about: Spec.summary(spec)),
+      with {:ok, choice} <-
+             Tuner.choose(key, candidates, measure, about: Spec.summary(spec), tuner: true),
            {:ok, made} <- kept(nets, choice.chosen, make),
            do: {:ok, made, choice.chosen}
     after

@@ -23,7 +23,7 @@ defmodule Sconce.Run.Tuned do
       sweep = fn -> with {:ok, found} <- best(search, run), do: {:ok, to_entry(found, search)} end
       again = fn label -> again(String.to_integer(label), search, run) end
 
-      with {:ok, choice} <- Tuner.recall(key, sweep, again, &holds(&1, limit)),
+      with {:ok, choice} <- Tuner.recall(key, sweep, again, &holds(&1, search, limit)),
            do: {:ok, found(choice, search, limit), choice.from}
     else
       with {:ok, found} <- best(search, run), do: {:ok, found, :measured}
@@ -96,9 +96,26 @@ defmodule Sconce.Run.Tuned do
   end
 
   # A size that no longer fits is not used. More memory allows larger sizes than those that were measured.
-  defp holds(_entry, nil), do: :ok
+  defp holds(entry, search, limit) do
+    cond do
+      not whole?(entry, search) -> {:error, "it lacks numbers of a search"}
+      limit == nil -> :ok
+      true -> fits(entry, limit)
+    end
+  end
 
-  defp holds(entry, limit) do
+  defp whole?(entry, search) do
+    fields = Enum.map(search.fields, &to_string/1)
+    facts = Enum.map(search.facts, &to_string/1)
+
+    match?({_number, ""}, Integer.parse(entry.choice)) and
+      Enum.all?(entry.rows, fn {_label, numbers} ->
+        Enum.all?(fields, &is_map_key(numbers, &1))
+      end) and
+      Enum.all?(facts, &is_map_key(entry.notes, &1))
+  end
+
+  defp fits(entry, limit) do
     {_label, %{"bytes" => chosen}} = List.keyfind(entry.rows, entry.choice, 0)
     {_label, %{"bytes" => largest}} = List.last(entry.rows)
 

@@ -29,10 +29,14 @@ defmodule Sconce.Session.Formats do
   def fastest(_policy, format, _tuner), do: {:ok, format}
 
   defp recalled(policy, labels) do
-    asked = {Spec.to_native(policy.spec), policy.bits, to_string(policy.device), Map.keys(labels)}
+    of_policy =
+      {Spec.to_native(policy.spec), policy.bits, policy.packed, to_string(policy.device)}
+
+    asked = {of_policy, Map.keys(labels)}
     key = %{kind: "weights", asked: asked, about: Spec.summary(policy.spec)}
     again = fn label -> with {:ok, [us]} <- times(policy, [labels[label]], 1), do: {:ok, us} end
-    Tuner.recall(key, fn -> swept(policy, Enum.to_list(labels)) end, again)
+    holds = &Tuner.among(&1, Map.keys(labels))
+    Tuner.recall(key, fn -> swept(policy, Enum.to_list(labels)) end, again, holds)
   end
 
   defp swept(policy, labels) do

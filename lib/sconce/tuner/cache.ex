@@ -132,9 +132,21 @@ defmodule Sconce.Tuner.Cache do
     # If the folder cannot be made, the file cannot be written.
     _ = File.mkdir_p(Path.dirname(path))
 
-    with :ok <- Files.write(path, Entry.encode(entry), :tuner) do
+    encoded = Entry.encode(entry)
+
+    with :ok <- readable(path, encoded),
+         :ok <- Files.write(path, encoded, :tuner) do
       for old <- path |> Path.dirname() |> files() |> oldest(), do: File.rm(old)
       :ok
+    end
+  end
+
+  defp readable(path, encoded) do
+    if Entry.fits?(encoded) do
+      :ok
+    else
+      details = %{path: path, reason: "its labels and text are too long"}
+      {:error, %Error{kind: :io, op: :tuner, details: details}}
     end
   end
 

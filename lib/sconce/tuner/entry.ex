@@ -6,7 +6,7 @@ defmodule Sconce.Tuner.Entry do
   @format "sconce tuner 1"
   # Names of the facts that an entry has once, in the order of their lines.
   @facts [:kind, :key, :about, :cpu, :features, :library, :version, :date, :choice]
-  @most_bytes 65_536
+  @most_bytes 1_048_576
 
   @enforce_keys @facts
   defstruct @facts ++ [rows: [], notes: %{}]
@@ -54,6 +54,10 @@ defmodule Sconce.Tuner.Entry do
   end
 
   defp pairs(numbers), do: for({name, number} <- Enum.sort(numbers), do: "#{name}=#{number}")
+
+  @doc "Whether an encoded entry can be read again."
+  @spec fits?(String.t()) :: boolean
+  def fits?(encoded), do: byte_size(encoded) <= @most_bytes
 
   @doc "Reads an entry. An error is the reason, as text."
   @spec decode(binary) :: {:ok, t} | {:error, String.t()}
@@ -132,12 +136,17 @@ defmodule Sconce.Tuner.Entry do
          do: numbers(pairs, Map.put(found, name, number))
   end
 
+  # No measured number is longer, and Elixir raises for a float that is beyond 64 bits.
+  defp number(text) when byte_size(text) > 30, do: :error
+
   defp number(text) do
-    with {number, ""} <- Integer.parse(text) do
+    with {number, ""} when abs(number) < 1_000_000_000_000_000_000 <- Integer.parse(text) do
       {:ok, number}
     else
       _other -> with {number, ""} <- Float.parse(text), do: {:ok, number}
     end
+  rescue
+    ArgumentError -> :error
   end
 
   defp digest(body), do: body |> :erlang.md5() |> Base.encode16(case: :lower)

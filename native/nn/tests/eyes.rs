@@ -187,4 +187,20 @@ fn networks_that_would_play_otherwise_than_they_were_trained_are_refused() {
     let expected = "embedding.net (output): expected a vector, got [2, 2, 2]";
     assert_eq!(said(json!([conv(2)])).as_deref(), Some(expected));
     assert!(said(json!([dense(3)])).is_some());
+    let net = json!({"inputs": [{"name": "words", "shape": [4], "vocabulary": 9}],
+        "layers": [{"kind": "embed", "size": 2}, {"kind": "flatten"}]});
+    let error = Policy::init(&spec(&net, gru()).unwrap(), 1).unwrap_err().to_string();
+    assert_eq!(error, "embedding.net: expected inputs of numbers, got tokens in input words");
+}
+
+#[test]
+fn dense_layers_of_the_network_start_as_orthogonal_matrices_without_biases() {
+    let policy = Policy::init_orthogonal(&spec(&net(), gru()).unwrap(), 3).unwrap();
+    let numbers = |name: &str| to_vec(&policy.weights()[name]).unwrap();
+    assert!(numbers("embedding.layers.1.bias").iter().all(|bias| *bias == 0.0));
+    assert!(numbers("embedding.layers.0.branches.0.0.bias").iter().any(|bias| *bias != 0.0));
+    let rows = numbers("embedding.layers.1.weight");
+    let rows: Vec<&[f32]> = rows.chunks_exact(rows.len() / 7).collect();
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    assert!((dot(rows[0], rows[0]) - 2.0).abs() < 1e-4 && dot(rows[0], rows[1]).abs() < 1e-4);
 }

@@ -178,9 +178,11 @@ impl Work {
 /// Multiply-adds of the matrices for one frame. Rows of embeddings and of a prior's tables are looked up, which costs
 /// none.
 fn of_matrices(policy: &Policy) -> u64 {
-    let is_table = |name: &str| name.contains("_embedding.") || name.contains("prior.");
+    let is_table = |name: &str| name.contains("embedding.") || name.contains("prior.");
+    let net = policy.spec().embedding.net().and_then(|net| net.check().ok());
+    let of_net = net.map_or(0, |outline| outline.flops / 2);
     let matrices = policy.weights().iter().filter(|(name, w)| w.rank() == 2 && !is_table(name));
-    matrices.map(|(_, weight)| weight.elem_count() as u64).sum()
+    of_net + matrices.map(|(_, weight)| weight.elem_count() as u64).sum::<u64>()
 }
 
 /// Random frames with labels; each frame has weight 1.

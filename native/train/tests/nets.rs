@@ -152,6 +152,44 @@ fn a_cancelled_run_returns_the_weights_so_far() {
 }
 
 #[test]
+fn a_run_that_is_cancelled_before_its_first_validation_returns_the_last_weights() {
+    let (golds, cancelled) = (golds(NAMES[1]), AtomicBool::new(false));
+    let tell = |event: Event| {
+        if let Event::Step { step, .. } = event {
+            cancelled.store(step == 2, Ordering::Relaxed);
+        }
+    };
+    let options = FitOptions { val_split: 0.25, batch_size: 4, ..golds.4.clone() };
+    let Fitted { net, report } =
+        fit(&golds.1, &golds.examples(), &options, &tell, &cancelled).unwrap();
+    assert_eq!((report.stopped, report.steps, report.step), (Stopped::Stopped, 2, 2));
+    assert_ne!(net.weights(), golds.1.weights());
+}
+
+#[test]
+fn a_last_batch_that_a_batch_norm_of_vectors_cannot_normalise_is_refused_at_the_start() {
+    let spec: NetSpec = serde_json::from_value(json!({
+        "inputs": [{ "name": "x", "shape": [2] }],
+        "layers": [{ "kind": "batch_norm", "epsilon": 1e-5, "momentum": 0.1, "activation": "none" }],
+    }))
+    .unwrap();
+    let net = Net::init(&spec, 1).unwrap();
+    let numbers = bytes(&[1.0; 10]);
+    let examples = Examples::new(&net, Loss::Squared, &[&numbers], &numbers).unwrap();
+    let fitted = |own: Value| {
+        let options = options(own);
+        fit(&net, &examples, &options, &|_event| {}, &GO_ON).map(|fitted| fitted.report.steps)
+    };
+    let said = fitted(json!({ "loss": "squared", "batch_size": 4 })).unwrap_err().to_string();
+    let expected =
+        "examples of the last batch: expected two or more for layers.0, or drop_last, got 1";
+    assert_eq!(said, expected);
+    let dropped = json!({ "loss": "squared", "batch_size": 4, "drop_last": true });
+    assert_eq!(fitted(dropped).unwrap(), 1);
+    assert_eq!(fitted(json!({ "loss": "squared", "batch_size": 5 })).unwrap(), 1);
+}
+
+#[test]
 fn a_loss_that_is_not_finite_ends_the_run_with_the_weights_of_the_last_epoch() {
     let golds = golds(NAMES[1]);
     let own = json!({ "loss": "squared", "optimizer": "sgd", "learning_rate": 1e4, "epochs": 100 });

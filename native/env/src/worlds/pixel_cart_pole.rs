@@ -34,9 +34,6 @@ pub(crate) const WORLD: World = World {
 struct Pixels;
 
 impl Dynamics<4, 1, PIXELS, 1> for Pixels {
-    /// A step of one environment takes as long as the waking of a thread.
-    const PARALLEL: usize = 16;
-
     fn start(words: [u32; 4]) -> [f32; 4] {
         CartPole::start(words)
     }

@@ -23,6 +23,10 @@ pub(super) fn width(spec: &NetSpec) -> usize {
 pub(super) fn check(spec: &NetSpec) -> Result<()> {
     let (outline, slots) = spec.slots()?;
     within("embedding.net (numbers of the inputs)", numbers(spec), 1, MAX_NUMBERS)?;
+    if let Some(tokens) = spec.inputs.iter().find(|input| input.vocabulary.is_some()) {
+        let got = format!("tokens in input {}", tokens.name);
+        return Err(Error::mismatch("embedding.net", "inputs of numbers", got));
+    }
     let [width] = outline.output[..] else {
         let got = format!("{:?}", outline.output);
         return Err(Error::mismatch("embedding.net (output)", "a vector", got));

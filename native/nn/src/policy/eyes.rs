@@ -22,9 +22,11 @@ impl Eyes {
     pub(super) fn new(spec: &NetSpec, b: &Builder) -> Result<Self> {
         let (outline, slots) = spec.slots()?;
         let b = b.under("embedding");
-        let mut weights = Weights::new();
+        let (mut weights, mut before) = (Weights::new(), None);
         for slot in slots {
-            let weight = b.get(&slot.name, &slot.shape, initial(&slot))?;
+            let init = initial(&slot, before);
+            let weight = b.get(&slot.name, &slot.shape, init)?;
+            before = matches!(init, Init::Dense(_)).then_some(init);
             weights.insert(slot.name, weight);
         }
         let numbers = outline.layers.iter().map(|layer| layer.output.iter().product::<usize>());
@@ -76,8 +78,13 @@ impl Eyes {
     }
 }
 
-fn initial(Slot { name, shape, initial, .. }: &Slot) -> Init {
+/// The initial values of a weight. `before` are those of the weight before it, if that is one of a dense layer.
+fn initial(Slot { name, shape, initial, .. }: &Slot, before: Option<Init>) -> Init {
     match (initial, &shape[..]) {
+        // Its bias.
+        (Initial::Uniform(_), [_]) if name.ends_with(".bias") && before.is_some() => {
+            before.unwrap_or(Init::Constant(0.0))
+        }
         // A dense layer, which may start as an orthogonal matrix.
         (Initial::Uniform(_), [_, inputs]) if name.ends_with(".weight") => Init::fan_in(*inputs),
         (Initial::Uniform(bound), _) => Init::Uniform(*bound as f32),

@@ -136,6 +136,8 @@ struct Run<'a> {
     split: Split,
     /// The weights that are returned, unless later ones are better.
     kept: Kept,
+    /// Steps that were begun.
+    begun: u64,
     losses: Vec<f64>,
     validation: Vec<Validation>,
     epochs: u64,
@@ -166,6 +168,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let split = Split::new(examples.count(), options);
         let batches = batches(split.training.len(), options)?;
+        check_last_batch(net, split.training.len(), options)?;
         let total = options.steps.unwrap_or(options.epochs.saturating_mul(batches));
         Ok(Run {
             examples,
@@ -176,6 +179,7 @@ impl<'a> Run<'a> {
             schedule: options.schedule(total),
             split,
             kept: Kept { net: net.clone(), step: 0, loss: f64::INFINITY, waited: 0 },
+            begun: 0,
             losses: vec![],
             validation: vec![],
             epochs: 0,
@@ -190,17 +194,18 @@ impl<'a> Run<'a> {
                 ended => break ended,
             }
         };
+        let ended = match ended {
+            // Before the first validation the last weights are returned.
+            Err(Error::Cancelled) if self.validation.is_empty() => {
+                self.keep().map(|()| Some(Stopped::Stopped))
+            }
+            Err(Error::Cancelled) => Ok(Some(Stopped::Stopped)),
+            ended => ended,
+        };
         let (stopped, failure) = match ended {
             Ok(stopped) => (stopped.unwrap_or(Stopped::Finished), None),
-            Err(Error::Cancelled) => {
-                // Without validations the last weights are returned.
-                if self.split.validation.is_empty() {
-                    self.keep()?;
-                }
-                (Stopped::Stopped, None)
-            }
             Err(Error::NonFinite { what, value }) => {
-                let step = self.steps() + 1;
+                let step = self.begun;
                 (Stopped::Failed, Some(Failure { what, value: value.to_string(), step }))
             }
             Err(error) => return Err(error),
@@ -247,6 +252,7 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, epoch: u64, batch: &[usize]) -> Result<()> {
         go_on(self.cancelled)?;
+        self.begun = self.steps() + 1;
         let learning_rate = self.schedule.rate(self.steps());
         let loss = self.learner.step(self.examples, batch, learning_rate)?;
         self.losses.push(loss);
@@ -306,6 +312,21 @@ impl Split {
         }
         let (validation, training) = (0..count).partition(|example| validates[*example]);
         Split { training, validation }
+    }
+}
+
+/// Returns an error if the last batch has one example, and a batch normalisation of vectors, which needs two.
+fn check_last_batch(net: &Net, examples: usize, options: &FitOptions) -> Result<()> {
+    let last = examples % options.batch_size;
+    let is_one = options.batch_size == 1 || (last == 1 && !options.drop_last);
+    let mut layers = net.outline().layers.iter();
+    let norm = layers.find(|layer| layer.kind == "batch_norm" && layer.output.len() == 1);
+    match norm.filter(|_norm| is_one) {
+        Some(norm) => {
+            let expected = format!("two or more for {}, or drop_last", norm.name);
+            Err(Error::mismatch("examples of the last batch", expected, 1))
+        }
+        None => Ok(()),
     }
 }
 
