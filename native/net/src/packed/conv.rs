@@ -76,40 +76,19 @@ pub(crate) fn pack(
     (packed, biases)
 }
 
-/// The places of the first pixels of a tile in the input and the output.
-struct Tile<'a> {
+/// A block of filters over all pixels of an output.
+struct Pass<'a> {
+    xs: &'a Value,
+    ys: &'a Value,
+    window: &'a Window,
     x: &'a [f32],
-    places: &'a [usize],
-    /// Places of taps relative to a pixel, and the number of input numbers at each.
+    /// Places of taps relative to a pixel, ascending, and the number of input numbers at each.
     taps: &'a [usize],
     run: usize,
+    /// The first channel of the input, and of the output.
+    channels: [usize; 2],
+    /// `[taps, run, B]`
     weights: &'a [f32],
-}
-
-#[inline(always)]
-fn sums<const P: usize, const B: usize, const FMA: bool>(tile: &Tile<'_>) -> [[f32; B]; P] {
-    let mut sums = [[0.0; B]; P];
-    let mut weights = tile.weights.as_chunks::<B>().0;
-    for tap in tile.taps {
-        let (now, rest) = weights.split_at(tile.run);
-        weights = rest;
-        let x: [&[f32]; P] = std::array::from_fn(|p| &tile.x[tile.places[p] + tap..][..now.len()]);
-        for (i, w) in now.iter().enumerate() {
-            for p in 0..P {
-                // SAFETY: each of these slices has the length of `now`. Checks here would keep the sums in memory.
-                let x = unsafe { *x[p].get_unchecked(i) };
-                for l in 0..B {
-                    sums[p][l] = mul_add::<FMA>(x, w[l], sums[p][l]);
-                }
-            }
-        }
-    }
-    sums
-}
-
-/// The places where the filters of a block go.
-struct Ends<'a> {
-    places: &'a [usize],
     /// A number for each lane, also for lanes without a filter.
     bias: &'a [f32],
     /// Lanes with a filter.
@@ -118,7 +97,50 @@ struct Ends<'a> {
     high: f32,
 }
 
-impl Ends<'_> {
+impl Pass<'_> {
+    /// The next `P` pixels by `B` filters.
+    #[inline(always)]
+    fn tile<const P: usize, const B: usize, const FMA: bool>(
+        &self,
+        cursor: &mut Cursor<'_>,
+        y: &mut [f32],
+    ) {
+        let (from, to) = cursor.take::<P>();
+        let from = from.map(|at| at + self.channels[0]);
+        let sums = self.sums::<P, B, FMA>(&from);
+        if let Some(bias) = self.bias.first_chunk::<B>() {
+            for (sums, to) in sums.iter().zip(to) {
+                self.write::<B>(bias, sums, to + self.channels[1], y);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn sums<const P: usize, const B: usize, const FMA: bool>(
+        &self,
+        from: &[usize; P],
+    ) -> [[f32; B]; P] {
+        let mut sums = [[0.0; B]; P];
+        let (last, most) = (self.taps.last(), from.iter().max());
+        let end = last.copied().unwrap_or(0) + most.copied().unwrap_or(0) + self.run;
+        assert!(end <= self.x.len(), "a pixel lies outside of its value");
+        let mut weights = self.weights.as_chunks::<B>().0;
+        for tap in self.taps {
+            let (now, rest) = weights.split_at(self.run);
+            weights = rest;
+            for (i, w) in now.iter().enumerate() {
+                for p in 0..P {
+                    // SAFETY: no tap is beyond the last one, and `i` is less than `run`, so the place is before `end`.
+                    let x = unsafe { *self.x.get_unchecked(from[p] + tap + i) };
+                    for l in 0..B {
+                        sums[p][l] = mul_add::<FMA>(x, w[l], sums[p][l]);
+                    }
+                }
+            }
+        }
+        sums
+    }
+
     /// Writes the sums of a pixel. Comparisons keep NaN.
     #[inline(always)]
     fn write<const B: usize>(&self, bias: &[f32; B], sums: &[f32; B], place: usize, y: &mut [f32]) {
@@ -136,47 +158,40 @@ impl Ends<'_> {
 }
 
 dispatch! {
-    fn tile<[const P: usize, const B: usize], [P, B]>(tile: &Tile<'_>, ends: &Ends<'_>, y: &mut [f32]) {
-        let sums = sums::<P, B, FMA>(tile);
-        let bias = ends.bias.first_chunk().expect("a bias for each lane");
-        for (sums, place) in sums.iter().zip(ends.places) {
-            ends.write::<B>(bias, sums, *place, y);
+    /// All pixels, `P` at a time. One call for all of them: a tile of few products takes less time than a call.
+    fn block_of<[const P: usize, const B: usize], [P, B]>(own: &Pass<'_>, y: &mut [f32]) {
+        let mut cursor = Cursor::new(own.window, own.xs, own.ys);
+        let mut left = own.ys.size.pixels();
+        while left >= P {
+            own.tile::<P, B, FMA>(&mut cursor, y);
+            left -= P;
+        }
+        if P > 6 && left >= 6 {
+            own.tile::<6, B, FMA>(&mut cursor, y);
+            left -= 6;
+        }
+        if P > 4 && left >= 4 {
+            own.tile::<4, B, FMA>(&mut cursor, y);
+            left -= 4;
+        }
+        if P > 2 && left >= 2 {
+            own.tile::<2, B, FMA>(&mut cursor, y);
+            left -= 2;
+        }
+        if P > 1 && left >= 1 {
+            own.tile::<1, B, FMA>(&mut cursor, y);
         }
     }
 }
 
-/// The pixels of the largest tile.
-const MOST: usize = 8;
-
-/// The pixels of the next tile.
-fn pixels_of_tile(left: usize, block: usize) -> usize {
-    let most = match block {
-        64 => 1,
-        8 => 8,
-        16 if simd::level() == Level::Avx512 => 8,
-        _ => 6,
-    };
-    let sizes = [8, 6, 4, 2, 1];
-    sizes.into_iter().find(|size| *size <= left.min(most)).unwrap_or(1)
-}
-
-fn run_tile(count: usize, block: usize, own: &Tile<'_>, ends: &Ends<'_>, y: &mut [f32]) {
-    match (block, count) {
-        (8, 1) => tile::<1, 8>(own, ends, y),
-        (8, 2) => tile::<2, 8>(own, ends, y),
-        (8, 4) => tile::<4, 8>(own, ends, y),
-        (8, 6) => tile::<6, 8>(own, ends, y),
-        (8, _) => tile::<8, 8>(own, ends, y),
-        (16, 1) => tile::<1, 16>(own, ends, y),
-        (16, 2) => tile::<2, 16>(own, ends, y),
-        (16, 4) => tile::<4, 16>(own, ends, y),
-        (16, 6) => tile::<6, 16>(own, ends, y),
-        (16, _) => tile::<8, 16>(own, ends, y),
-        (32, 1) => tile::<1, 32>(own, ends, y),
-        (32, 2) => tile::<2, 32>(own, ends, y),
-        (32, 4) => tile::<4, 32>(own, ends, y),
-        (32, _) => tile::<6, 32>(own, ends, y),
-        (_, _) => tile::<1, 64>(own, ends, y),
+/// Pixels at a time: as many as leave their sums in registers.
+fn run_block(block: usize, own: &Pass<'_>, y: &mut [f32]) {
+    match block {
+        8 => block_of::<8, 8>(own, y),
+        16 if simd::level() == Level::Avx512 => block_of::<8, 16>(own, y),
+        16 => block_of::<6, 16>(own, y),
+        32 => block_of::<6, 32>(own, y),
+        _ => block_of::<1, 64>(own, y),
     }
 }
 
@@ -231,29 +246,21 @@ impl Conv {
             while first < own {
                 let width = block(own - first, pixels);
                 let len = places.len() * joined * channels * width;
-                let bias = &biases[at_bias..at_bias + width];
-                let filters = width.min(own - first);
-                let mut cursor = Cursor::new(&self.window, xs, ys);
-                let (mut from, mut to) = ([0; MOST], [0; MOST]);
-                let mut left = pixels;
-                while left > 0 {
-                    let n = pixels_of_tile(left, width);
-                    for p in 0..n {
-                        from[p] = cursor.from + group * channels;
-                        to[p] = cursor.to + group * own + first;
-                        cursor.next();
-                    }
-                    let tile = Tile {
-                        x,
-                        places: &from[..n],
-                        taps: places,
-                        run: joined * channels,
-                        weights: &all[at..at + len],
-                    };
-                    let ends = Ends { places: &to[..n], bias, filters, low, high };
-                    run_tile(n, width, &tile, &ends, y);
-                    left -= n;
-                }
+                let pass = Pass {
+                    xs,
+                    ys,
+                    window: &self.window,
+                    x,
+                    taps: places,
+                    run: joined * channels,
+                    channels: [group * channels, group * own + first],
+                    weights: &all[at..at + len],
+                    bias: &biases[at_bias..at_bias + width],
+                    filters: width.min(own - first),
+                    low,
+                    high,
+                };
+                run_block(width, &pass, y);
                 at += len;
                 at_bias += width;
                 first += width;
@@ -297,6 +304,27 @@ impl<'a> Cursor<'a> {
         self.to = self.y.place(self.row, 0);
     }
 
+    /// The places of the next `P` pixels, and passes them.
+    #[inline(always)]
+    fn take<const P: usize>(&mut self) -> ([usize; P], [usize; P]) {
+        let (mut from, mut to) = ([0; P], [0; P]);
+        if self.at + P < self.y.size.width {
+            let steps = [self.window.stride[1] * self.x.size.channels, self.y.size.channels];
+            for p in 0..P {
+                (from[p], to[p]) = (self.from + p * steps[0], self.to + p * steps[1]);
+            }
+            self.at += P;
+            self.from += P * steps[0];
+            self.to += P * steps[1];
+        } else {
+            for p in 0..P {
+                (from[p], to[p]) = (self.from, self.to);
+                self.next();
+            }
+        }
+        (from, to)
+    }
+
     pub(crate) fn next(&mut self) {
         self.at += 1;
         if self.at == self.y.size.width {
@@ -319,44 +347,63 @@ pub(crate) struct Depthwise {
     pub(crate) taps: Taps,
 }
 
-/// Channels of a tile.
-const LANES: usize = 16;
-
-dispatch! {
-    /// The channels from `first` on, one for each lane.
-    fn vectors<[const P: usize], [P]>(tile: &Tile<'_>, ends: &Ends<'_>, first: usize, y: &mut [f32]) {
-        let all = ends.bias.len();
-        let mut sums = [[0.0; LANES]; P];
-        for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
-            let w: &[f32; LANES] = w[first..].first_chunk().expect("a weight for each lane");
-            for (p, sums) in sums.iter_mut().enumerate() {
-                let x: &[f32; LANES] = tile.x[tile.places[p] + tap + first..]
-                    .first_chunk()
-                    .expect("a number for each lane");
-                for l in 0..LANES {
-                    sums[l] = mul_add::<FMA>(x[l], w[l], sums[l]);
+impl Pass<'_> {
+    /// `P` pixels of the `B` channels from `first` on, one for each lane.
+    #[inline(always)]
+    fn channels<const P: usize, const B: usize, const FMA: bool>(
+        &self,
+        (from, to): &([usize; P], [usize; P]),
+        first: usize,
+        y: &mut [f32],
+    ) {
+        let mut sums = [[0.0; B]; P];
+        for (tap, w) in self.taps.iter().zip(self.weights.chunks_exact(self.filters)) {
+            let Some(w) = w[first..].first_chunk::<B>() else { return };
+            for p in 0..P {
+                let Some(x) = self.x[from[p] + tap + first..].first_chunk::<B>() else { return };
+                for l in 0..B {
+                    sums[p][l] = mul_add::<FMA>(x[l], w[l], sums[p][l]);
                 }
             }
         }
-        let bias = ends.bias[first..].first_chunk().expect("a bias for each lane");
-        for (sums, place) in sums.iter().zip(ends.places) {
-            ends.write::<LANES>(bias, sums, place + first, y);
+        if let Some(bias) = self.bias[first..].first_chunk::<B>() {
+            for (sums, to) in sums.iter().zip(to) {
+                self.write::<B>(bias, sums, to + first, y);
+            }
+        }
+    }
+
+    /// `P` pixels of all channels.
+    #[inline(always)]
+    fn pixels<const P: usize, const FMA: bool>(&self, cursor: &mut Cursor<'_>, y: &mut [f32]) {
+        let places = cursor.take::<P>();
+        let mut first = 0;
+        while first + 16 <= self.filters {
+            self.channels::<P, 16, FMA>(&places, first, y);
+            first += 16;
+        }
+        if first + 8 <= self.filters {
+            self.channels::<P, 8, FMA>(&places, first, y);
+            first += 8;
+        }
+        while first < self.filters {
+            self.channels::<P, 1, FMA>(&places, first, y);
+            first += 1;
         }
     }
 }
 
 dispatch! {
-    /// The channels from `first` on, one after the other.
-    fn rest(tile: &Tile<'_>, ends: &Ends<'_>, first: usize, y: &mut [f32]) {
-        let all = ends.bias.len();
-        for c in first..all {
-            for (from, to) in tile.places.iter().zip(ends.places) {
-                let mut sum = [0.0];
-                for (tap, w) in tile.taps.iter().zip(tile.weights.chunks_exact(all)) {
-                    sum[0] = mul_add::<FMA>(tile.x[from + tap + c], w[c], sum[0]);
-                }
-                ends.write::<1>(&[ends.bias[c]], &sum, to + c, y);
-            }
+    fn depthwise(own: &Pass<'_>, y: &mut [f32]) {
+        let mut cursor = Cursor::new(own.window, own.xs, own.ys);
+        let mut left = own.ys.size.pixels();
+        while left >= 4 {
+            own.pixels::<4, FMA>(&mut cursor, y);
+            left -= 4;
+        }
+        while left > 0 {
+            own.pixels::<1, FMA>(&mut cursor, y);
+            left -= 1;
         }
     }
 }
@@ -381,31 +428,20 @@ impl Depthwise {
     ) {
         let (low, high) = bounds(self.function);
         let bias = &weights[self.bias.clone()];
-        let weights = &weights[self.weights.clone()];
-        let mut cursor = Cursor::new(&self.window, xs, ys);
-        let (mut from, mut to) = ([0; 4], [0; 4]);
-        let mut left = ys.size.pixels();
-        while left > 0 {
-            let n = left.min(4);
-            for p in 0..n {
-                (from[p], to[p]) = (cursor.from, cursor.to);
-                cursor.next();
-            }
-            let tile = Tile { x, places: &from[..n], taps: &self.taps.places, run: 1, weights };
-            let ends = Ends { places: &to[..n], bias, filters: bias.len(), low, high };
-            let full = bias.len() / LANES * LANES;
-            for first in (0..full).step_by(LANES) {
-                match n {
-                    1 => vectors::<1>(&tile, &ends, first, y),
-                    2 => vectors::<2>(&tile, &ends, first, y),
-                    3 => vectors::<3>(&tile, &ends, first, y),
-                    _ => vectors::<4>(&tile, &ends, first, y),
-                }
-            }
-            if full < bias.len() {
-                rest(&tile, &ends, full, y);
-            }
-            left -= n;
-        }
+        let pass = Pass {
+            xs,
+            ys,
+            window: &self.window,
+            x,
+            taps: &self.taps.places,
+            run: 1,
+            channels: [0, 0],
+            weights: &weights[self.weights.clone()],
+            bias,
+            filters: bias.len(),
+            low,
+            high,
+        };
+        depthwise(&pass, y);
     }
 }
