@@ -57,4 +57,12 @@ import Config
 #
 #   # File for a trace of this VM, written when it ends: spans of native threads for Perfetto, see
 #   # Sconce.Monitor.trace/2. Variables: SCONCE_TRACE.
-#   trace: nil
+#   trace: nil,
+#
+#   # Whether Sconce.Tuner measures and keeps what is fastest on this machine. Variables:
+#   # SCONCE_TUNER.
+#   tuner: true,
+#
+#   # Folder of these measurements; by default sconce/tuner in the user's cache. Variables:
+#   # SCONCE_TUNER_DIR.
+#   tuner_dir: nil

@@ -32,9 +32,11 @@ defmodule Sconce.Zoo do
 
   @moduledoc """
   Thirty small networks by name, as declarations of `Sconce.Net`. **All are untrained**: `init/2` gives random weights, and
-  `Sconce.Net.fit/4` trains them. In the repository, `mix run zoo_train.exs` in the folder `bench` trains three of them on
-  generated examples and saves them with `--out`: `:keyword_spot` on words of tones, `:anomaly_detect` on the vibration of a
-  machine, and `:gesture_net` on digits. `bench/zoo_train.txt` has their accuracy.
+  `Sconce.Net.fit/4` trains them.
+
+  In the repository, `mix run zoo_train.exs` in the folder `bench` trains three of them on generated examples and saves them
+  with `--out`: `:keyword_spot` on words of tones, `:anomaly_detect` on the vibration of a machine, and `:gesture_net` on
+  digits. `bench/zoo_train.txt` has their accuracy.
 
       iex> {:ok, net} = Sconce.Zoo.init(:gesture_net, seed: 1)
       iex> net

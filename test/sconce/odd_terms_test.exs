@@ -310,6 +310,7 @@ defmodule Sconce.OddTermsTest do
       {HRR, :to_tensor, [context.vectors]},
       {HRR, :unbind, [context.vectors, context.vectors, [exact: true]]},
       {HRR, :unitary, [context.vectors]},
+      {Net.Spec, :image, [[1, 8, 8], 4]},
       {Net, :evaluate, [context.net, [[0.0]], [0], [loss: :cross_entropy]]},
       {Net, :fit, [context.net, [[0.0]], [0], [steps: 1]]},
       {Net, :from_weights, [@net, %{"layers.0.weight" => [[1]]}, [storage: :f32]]},

@@ -334,7 +334,14 @@ defmodule Sconce.PPOTest do
                PPO.await(run!([env: name, out: Path.join(dir, "#{name}")] ++ @small))
 
       assert report.env == to_string(name) and report.updates >= 1
-      assert Policy.Spec.to_options(report.spec)[:embedding] == {:vector, spec.observation_size}
+
+      embedding =
+        case spec.observation_shape do
+          [size] -> {:vector, size}
+          image -> {:net, Sconce.Net.Spec.image(image, 64)}
+        end
+
+      assert Policy.Spec.to_options(report.spec)[:embedding] == embedding
       assert for(head <- report.spec.heads, do: {head.name, head.kind}) == spec.heads
     end
   end

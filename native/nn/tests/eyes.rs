@@ -189,8 +189,9 @@ fn networks_that_would_play_otherwise_than_they_were_trained_are_refused() {
     assert!(said(json!([dense(3)])).is_some());
     let net = json!({"inputs": [{"name": "words", "shape": [4], "vocabulary": 9}],
         "layers": [{"kind": "embed", "size": 2}, {"kind": "flatten"}]});
-    let error = Policy::init(&spec(&net, gru()).unwrap(), 1).unwrap_err().to_string();
-    assert_eq!(error, "embedding.net: expected inputs of numbers, got tokens in input words");
+    let made = Policy::init(&spec(&net, gru()).unwrap(), 1);
+    let expected = "embedding.net: expected inputs of numbers, got tokens in input words";
+    assert_eq!(made.err().map(|error| error.to_string()).as_deref(), Some(expected));
 }
 
 #[test]
