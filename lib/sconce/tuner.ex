@@ -311,19 +311,25 @@ defmodule Sconce.Tuner do
   end
 
   defp shown(path, machine) do
-    with {:ok, bytes} <- File.read(path),
-         {:ok, entry} <- Entry.decode(bytes) do
-      why = with :ok <- Cache.fits(entry, machine), do: nil, else: ({:error, why} -> why)
-
-      entry
-      |> Map.take([:kind, :about, :choice, :rows, :date])
-      |> Map.merge(%{path: path, holds?: why == nil, why: why})
-    else
-      {:error, why} ->
-        why = if is_atom(why), do: to_string(:file.format_error(why)), else: why
-        none = %{kind: nil, about: nil, choice: nil, rows: [], date: nil}
-        Map.merge(none, %{path: path, holds?: false, why: why})
+    case File.read(path) do
+      {:ok, bytes} -> decoded(path, Entry.decode(bytes), machine)
+      {:error, reason} -> unread(path, to_string(:file.format_error(reason)))
     end
+  end
+
+  defp decoded(path, {:ok, entry}, machine) do
+    why = with :ok <- Cache.fits(entry, machine), do: nil, else: ({:error, why} -> why)
+
+    entry
+    |> Map.take([:kind, :about, :choice, :rows, :date])
+    |> Map.merge(%{path: path, holds?: why == nil, why: why})
+  end
+
+  defp decoded(path, {:error, why}, _machine), do: unread(path, why)
+
+  defp unread(path, why) do
+    none = %{kind: nil, about: nil, choice: nil, rows: [], date: nil}
+    Map.merge(none, %{path: path, holds?: false, why: why})
   end
 
   @doc """
