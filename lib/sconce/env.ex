@@ -436,8 +436,7 @@ defmodule Sconce.Env do
   def trace(policy, name \\ nil, opts \\ []), do: Playing.trace(policy, name, opts)
 
   @doc """
-  Returns the last observation of a row as a grey PNG, its channels side by side: what a policy sees. Other observations than
-  images raise `ArgumentError`.
+  Returns the last observation of a row as a grey PNG, its channels side by side. Vectors raise `ArgumentError`.
 
       iex> {:ok, env} = Sconce.Env.new(:pixel_cart_pole, frame_stack: 2)
       iex> {:ok, <<137, "PNG", _rest::binary>>} = Sconce.Env.png(env)

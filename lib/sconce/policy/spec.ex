@@ -467,9 +467,8 @@ defmodule Sconce.Policy.Spec do
   @doc false
   # Whether the heads choose the parts of the game's input, so that the policy can read previous inputs.
   @spec reads_inputs?(t) :: boolean
-  def reads_inputs?(%__MODULE__{embedding: {kind, _n}})
-      when kind in [:vector, :normalised, :net],
-      do: false
+  def reads_inputs?(%__MODULE__{embedding: {kind, _}}) when kind in [:vector, :normalised, :net],
+    do: false
 
   def reads_inputs?(%__MODULE__{embedding: {:melee, _options}} = spec), do: controller?(spec)
 
