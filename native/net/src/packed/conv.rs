@@ -377,6 +377,9 @@ impl Pass<'_> {
     #[inline(always)]
     fn pixels<const P: usize, const FMA: bool>(&self, cursor: &mut Cursor<'_>, y: &mut [f32]) {
         let places = cursor.take::<P>();
+        let (last, most) = (self.taps.last(), places.0.iter().max());
+        let end = last.copied().unwrap_or(0) + most.copied().unwrap_or(0) + self.filters;
+        assert!(end <= self.x.len(), "a pixel lies outside of its value");
         let mut first = 0;
         while first + 16 <= self.filters {
             self.channels::<P, 16, FMA>(&places, first, y);
