@@ -40,7 +40,15 @@ defmodule Sconce.MixProject do
         Project: ["bench/RESULTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
       ],
       groups_for_modules: [
-        Library: [Sconce, Sconce.Config, Sconce.Error, Sconce.Options, Sconce.Tuner],
+        Library: [
+          Sconce,
+          Sconce.Config,
+          Sconce.Error,
+          Sconce.Options,
+          Sconce.Pressure,
+          Sconce.Pressure.Aimd,
+          Sconce.Tuner
+        ],
         Policies: [Sconce.Policy, Sconce.Policy.Spec, Sconce.Embedding, Sconce.Temporal],
         Play: [
           Sconce.Session,

@@ -1,5 +1,6 @@
 defmodule Sconce.Events do
-  # The native events are those of `Event` in native/train/src/report.rs; a test compares them.
+  # The native events are those of `Event` in native/train/src/report.rs; a test compares them. `:pressure` and `:done` are
+  # of the process of a run.
   @catalogue [
     start: [
       doc: "The corpus is read; the first step follows.",
@@ -47,6 +48,25 @@ defmodule Sconce.Events do
           "memory of the whole run, measured or planned; nil if the device does not report it",
         memory_limit: "largest allowed bytes, nil without a limit",
         step: "steps so far"
+      ]
+    ],
+    pressure: [
+      doc:
+        "A decision of `Sconce.Pressure` after memory, a deadline or a device has failed, or a size that grows again. " <>
+          "One of the native side follows `:out_of_memory`.",
+      telemetry: [:sconce, :pressure, :decision],
+      measurements: [
+        size: "the new size of `:smaller` and `:larger`, else nil",
+        wait_ms: "milliseconds before the `:retry`, else nil",
+        tries: "tries so far for this failure"
+      ],
+      metadata: [
+        failed: "`:memory`, `:deadline` or `:device`; nil for `:larger`",
+        where: "place of the table",
+        decision: "`:smaller`, `:larger`, `:retry`, `:cold`, `:other_device`, `:skip` or `:stop`",
+        device: "the device of `:other_device`, else nil",
+        reason: "message of the error, nil without one",
+        by: "`:elixir` or `:native`"
       ]
     ],
     step: [
@@ -158,7 +178,8 @@ defmodule Sconce.Events do
 
     * each caller of `Sconce.Trainer.subscribe/1`, as the message `{:sconce_trainer, run, event}`,
     * the function given as `:progress`,
-    * the `:telemetry` handlers of `[:sconce, :training, name]`, if the host has `:telemetry`.
+    * the `:telemetry` handlers of `[:sconce, :training, name]`, if the host has `:telemetry`; those of `:pressure` are
+      `[:sconce, :pressure, :decision]`, which decisions outside of runs use too, then without `run` and `out`.
 
   In a message an event is a map of `event` (its name) and the fields below. For `:telemetry` the fields are split into
   measurements and metadata, and the metadata also has `run` (the pid) and `out` (the folder of the run). The
@@ -260,5 +281,5 @@ defmodule Sconce.Events do
       else: :ok
   end
 
-  defp telemetry_name(name), do: [:sconce, :training, name]
+  defp telemetry_name(name), do: @catalogue[name][:telemetry] || [:sconce, :training, name]
 end

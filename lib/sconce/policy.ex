@@ -1,6 +1,6 @@
 defmodule Sconce.Policy do
   # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
-  alias Sconce.{Compat, Device, Embedding, Error, Native, Options, Projection, Session}
+  alias Sconce.{Compat, Device, Embedding, Error, Native, Options, Pressure, Projection, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Head, OnCard, Spec, Tensors, Weights, Widths}
   alias Sconce.Tensor
@@ -245,35 +245,40 @@ defmodule Sconce.Policy do
       iex> moved == policy
       true
 
-  Kinds of error: `:unavailable`, the device does not exist; `:out_of_memory`, the device has too little memory.
+  Kinds of error: `:unavailable`, the device does not exist; `:out_of_memory`, the device has too little memory, also
+  after the garbage of this process is collected, see `Sconce.Pressure`.
   """
   @spec to(t, Device.choice() | Device.t() | nil) :: {:ok, t} | {:error, Error.t()}
   def to(%__MODULE__{} = policy, nil), do: {:ok, policy}
 
-  def to(%__MODULE__{device: %Device{}} = policy, %Device{} = device) do
+  def to(%__MODULE__{device: %Device{}} = policy, choice),
+    do: to(policy, choice, Pressure.new(:serve))
+
+  @doc false
+  # Copies a policy; the table of `pressure` decides about failures. A retry collects garbage first, because a full card may
+  # hold policies that are garbage of this process.
+  def to(%__MODULE__{} = policy, nil, _pressure), do: {:ok, policy}
+
+  def to(%__MODULE__{device: %Device{}} = policy, choice, pressure),
+    do: Pressure.place(pressure, choice, &once(policy, &1))
+
+  defp once(policy, %Device{} = device) do
     if Device.same?(policy.device, device),
       do: {:ok, %{policy | device: device}},
       else: move(policy.ref, device)
   end
 
-  def to(%__MODULE__{device: %Device{}} = policy, choice),
-    do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
+  defp once(policy, choice),
+    do: with({:ok, device} <- Device.resolve(choice), do: once(policy, device))
 
   @doc false
   # Initialized, loaded and imported weights are on the CPU first.
   def place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
-  def place(ref, device), do: move(ref, device)
+  def place(ref, device), do: Pressure.place(Pressure.new(:serve), device, &move(ref, &1))
 
   defp move(ref, device) do
-    with {:ok, ref} <- moved(ref, to_string(device)), do: wrap(ref, device)
-  end
-
-  # A full card may hold policies that are garbage of this process: one retry follows a garbage collection.
-  defp moved(ref, device) do
-    with {:error, %Error{kind: :out_of_memory}} <- Call.run(&Native.policy_on(ref, &1, device)) do
-      :erlang.garbage_collect()
-      Call.run(&Native.policy_on(ref, &1, device))
-    end
+    with {:ok, ref} <- Call.run(&Native.policy_on(ref, &1, to_string(device))),
+         do: wrap(ref, device)
   end
 
   @doc """

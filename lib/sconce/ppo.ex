@@ -135,7 +135,8 @@ defmodule Sconce.PPO do
   | `:resumed` | `step` of the saved state |
   | `:update` | a point of the `history` below, and `updates_in_all` |
   | `:saved` | `update` and `path` of a state |
-  | `:failed` | `update` and `reason` of the error that ends the run |
+  | `:failed` | `update` and `reason` of an error |
+  | `:pressure` | a decision after an error, see `Sconce.Pressure` |
   | `:done` | `result` of `await/2` |
   """
 
@@ -224,10 +225,17 @@ defmodule Sconce.PPO do
         named: &named/1,
         complete: &complete(&1, settings),
         early: [:resumed, :start],
-        shown: [:update]
+        shown: [:update],
+        pressure: settings.pressure,
+        again: &again(opts, &1, &2)
       },
       name
     )
+  end
+
+  defp again(opts, saved?, device) do
+    settings = opts |> Settings.again(saved?, device) |> Settings.new!()
+    &native(&1, settings)
   end
 
   @doc false

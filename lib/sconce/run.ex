@@ -10,7 +10,7 @@ defmodule Sconce.Run do
   alias Sconce.{Device, Error, Events, Native, Options, Text}
   alias Sconce.Monitor.RunFile
   alias Sconce.Native.Call
-  alias Sconce.Run.{Callback, Keeper}
+  alias Sconce.Run.{Again, Callback, Keeper}
 
   # Milliseconds for which a terminating process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -23,7 +23,7 @@ defmodule Sconce.Run do
 
   @enforce_keys [:settings, :kind, :tag, :start, :named, :complete]
   defstruct @enforce_keys ++
-              [early: [], shown: [], telemetry?: false, begin: nil]
+              [early: [], shown: [], telemetry?: false, begin: nil, pressure: nil, again: nil]
 
   @typedoc """
   The description of a run.
@@ -39,6 +39,8 @@ defmodule Sconce.Run do
   | `early` | names of the events that late subscribers receive |
   | `shown` | names of the events whose latest one `info/1` returns |
   | `begin` | runs once in the new process |
+  | `pressure` | a `Sconce.Pressure`, or nil for a run that never starts again |
+  | `again` | gives another `start`, from the last saved state if the first argument is true, on the device of the second one if it is not nil |
   """
   @type t :: %__MODULE__{}
 
@@ -107,6 +109,10 @@ defmodule Sconce.Run do
       subscribers: %{},
       waiting: %{},
       asked: nil,
+      pressure: run.pressure,
+      begun?: false,
+      stopping?: false,
+      retry: nil,
       result: nil
     }
 
@@ -115,11 +121,13 @@ defmodule Sconce.Run do
   end
 
   @impl true
-  def handle_continue(:start, %{run: run, ref: ref} = state) do
-    case run.start.(ref) do
-      {:ok, task} -> {:noreply, %{state | task: task}}
-      {:ok, task, over} -> {:noreply, %{state | task: task, over: over}}
-      {:error, error} -> {:noreply, finish(state, {:error, error})}
+  def handle_continue(:start, %{run: run} = state), do: {:noreply, start(state, run.start)}
+
+  defp start(%{ref: ref} = state, start) do
+    case start.(ref) do
+      {:ok, task} -> %{state | task: task}
+      {:ok, task, over} -> %{state | task: task, over: over}
+      {:error, error} -> ended(state, {:error, error})
     end
   end
 
@@ -132,10 +140,7 @@ defmodule Sconce.Run do
   def handle_call({:await, _id}, _from, state), do: {:reply, state.result, state}
   def handle_call(:info, _from, state), do: {:reply, summary(state), state}
 
-  def handle_call(:stop, _from, state) do
-    if state.result == nil, do: Native.train_stop(state.task)
-    {:reply, :ok, state}
-  end
+  def handle_call(:stop, _from, state), do: {:reply, :ok, stopped(state)}
 
   def handle_call({:subscribe, pid}, _from, state) when is_pid(pid) do
     for name <- state.run.early, told = state.seen[name], do: tell(state, pid, told)
@@ -165,18 +170,22 @@ defmodule Sconce.Run do
         do: %{state | asked: Callback.drop(state.asked)},
         else: state
 
-    state = %{state | file: RunFile.event(state.file, event)}
-    state = publish(put_in(state.seen[event.event], event), event)
+    decided = Again.native(state.pressure, event)
+    state = %{told(state, event) | begun?: true}
+    state = if decided, do: told(state, decided), else: state
     if state.task, do: Call.heard(state.task)
     {:noreply, state}
   end
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
-    do: {:noreply, finish(state, reported(answer, state))}
+    do: {:noreply, ended(state, reported(answer, state))}
+
+  def handle_info({:again, ref}, %{retry: {_error, again, _timer}, ref: ref} = state),
+    do: {:noreply, start(%{state | retry: nil}, again.())}
 
   def handle_info(:beat, %{result: nil} = state) do
     {asked, file} = RunFile.beat(state.file)
-    if asked == :stop and state.task, do: Native.train_stop(state.task)
+    state = if asked == :stop, do: stopped(state), else: state
     Process.send_after(self(), :beat, @beat_ms)
     {:noreply, %{state | file: file}}
   end
@@ -212,6 +221,9 @@ defmodule Sconce.Run do
     RunFile.stopped(state.file)
   end
 
+  def terminate(_reason, %{retry: {_error, _again, _timer}} = state),
+    do: RunFile.stopped(state.file)
+
   def terminate(_reason, _state), do: :ok
 
   # Shortens the state in crash reports and `:sys.get_status/1`. Only later versions of Elixir have this callback.
@@ -222,6 +234,43 @@ defmodule Sconce.Run do
   defp shown(state),
     do:
       state |> summary() |> Map.take([:status, :out]) |> Map.put(:step, state.seen[:step][:step])
+
+  # A run between two attempts ends with the error of the first one.
+  defp stopped(%{retry: {error, _again, timer}} = state) do
+    Process.cancel_timer(timer)
+    finish(%{state | retry: nil}, {:error, error})
+  end
+
+  defp stopped(state) do
+    if state.task, do: Native.train_stop(state.task)
+    %{state | stopping?: true}
+  end
+
+  # The table of `Sconce.Pressure` decides whether an error is the end.
+  defp ended(%{stopping?: false} = state, {:error, %Error{} = error}) do
+    case Again.decide(state.pressure, error, state.seen, state.begun?) do
+      {:over, event, pressure} ->
+        state = %{state | pressure: pressure}
+        finish(if(event, do: told(state, event), else: state), {:error, error})
+
+      {:again, wait_ms, saved?, device, event, pressure} ->
+        state = told(%{state | pressure: pressure}, event)
+        if state.over, do: state.over.()
+        # Messages of the attempt that has failed carry the old reference.
+        ref = make_ref()
+        timer = Process.send_after(self(), {:again, ref}, wait_ms)
+        again = fn -> state.run.again.(saved?, device) end
+        retry = {error, again, timer}
+        %{state | ref: ref, task: nil, over: nil, begun?: false, retry: retry}
+    end
+  end
+
+  defp ended(state, result), do: finish(state, result)
+
+  defp told(state, event) do
+    state = %{state | file: RunFile.event(state.file, event)}
+    publish(put_in(state.seen[event.event], event), event)
+  end
 
   defp finish(state, result) do
     result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
@@ -250,7 +299,9 @@ defmodule Sconce.Run do
 
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(state, pid, event)
-    if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
+    # Decisions have telemetry in every kind of run.
+    telemetry? = state.telemetry? or (event.event == :pressure and Events.telemetry?())
+    if telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
     show(state, state.settings.progress, event)
   end
 

@@ -1,14 +1,10 @@
 defmodule Sconce.Serving do
-  alias Sconce.{Deadline, Device, Error, Events, Native, Options, Policy, Session}
-  alias Sconce.Native.Call
-  alias Sconce.Serving.Events, as: Told
+  alias Sconce.{Deadline, Device, Error, Native, Options, Policy, Pressure, Session}
   alias Sconce.Policy.{Spec, Tensors}
-  alias Sconce.Serving.{Catalogue, Group, Lookup, Pass, Peer, Sender}
-  alias Sconce.Session.{Formats, Proxy, Remote}
+  alias Sconce.Serving.{Catalogue, Gate, Group, Lookup, Pass, Peer}
+  alias Sconce.Session.{Proxy, Remote}
 
   import Sconce.Tensor, only: [is_tensor: 1]
-
-  @rejoin_ms 20
 
   @moduledoc """
   One `Sconce.Policy` shared by many callers: a supervised process in front of native threads, which answer requests in
@@ -49,9 +45,19 @@ defmodule Sconce.Serving do
   that began in time is never late. Windows, the first step after a swap, and steps with their own `:project_out` still
   go to a worker.
 
+  ## A latency objective
+
+      Sconce.Serving.start_link(policy: policy, objective_ms: 8)
+
+  With `:objective_ms` the serving limits the requests that are queued or in flight, and with them the size of batches. A
+  request above the limit is `:busy` at once, so the caller can act on it while there is time. The limit follows the load by
+  `Sconce.Pressure.Aimd`: it falls by three tenths if the p99 of a window exceeds the objective, and grows by a sixteenth of
+  `:max_batch` while the p99 is below three quarters of it. Latencies are those of `forward/4` and `Sconce.Session.act/3`.
+  Each move is an event, see `Sconce.Pressure`. `bench/pressure.txt` has a load that changes, with an objective and without.
+
   ## Errors
 
-    * `:busy` - the queue is full; for `open/2`, 4,096 sessions are already being opened.
+    * `:busy` - the queue is full, or the limit of an `:objective_ms` is reached; for `open/2`, 4,096 sessions are already being opened.
     * `:deadline` - the request was not done within `:deadline_ms`. The details hold `waited_ms`. The error comes in
       time even if the worker computes a long batch. The session is unchanged, and `:busy` while its decision is still
       computed.
@@ -78,11 +84,9 @@ defmodule Sconce.Serving do
   #{Catalogue.docs(:start)}
   """
 
-  use Sconce.Server
-
   @enforce_keys [:pid, :name, :group, :ref, :policy] ++
                   [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us, :device]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [:gate]
 
   @typedoc "A serving and its settings, see `info/1`."
   @type t :: %__MODULE__{
@@ -97,7 +101,8 @@ defmodule Sconce.Serving do
           weights: Session.kept(),
           lane: :inline | :worker,
           path: :packed | :core,
-          step_us: float
+          step_us: float,
+          gate: struct | nil
         }
 
   @typedoc """
@@ -126,8 +131,9 @@ defmodule Sconce.Serving do
       Options.argument!("option :policy", options[:policy], "a policy")
 
     Options.name!(options[:name])
+    options = Keyword.update!(options, :pressure, &Pressure.new(:serve, &1))
     name = if options[:name], do: [name: options[:name]], else: []
-    GenServer.start_link(__MODULE__, options, name)
+    GenServer.start_link(Sconce.Serving.Process, options, name)
   end
 
   @doc false
@@ -157,10 +163,15 @@ defmodule Sconce.Serving do
   @spec open(serving, keyword) :: {:ok, Session.t()} | {:error, Error.t()}
   def open(serving, opts \\ []) do
     case Lookup.find(serving, :open) do
-      {:here, serving} -> Session.open_served(opts, &begin(serving, &1))
+      {:here, serving} -> open_here(serving, opts)
       {:there, node, there} -> Session.open_served(opts, &begin_there(node, there, &1))
       error -> error
     end
+  end
+
+  defp open_here(serving, opts) do
+    with {:ok, session} <- Session.open_served(opts, &begin(serving, &1)),
+         do: {:ok, %{session | gate: serving.gate}}
   end
 
   @doc false
@@ -354,6 +365,8 @@ defmodule Sconce.Serving do
   | `busy` | requests that a full queue refused |
   | `panics` | batches that a bug ended |
   | `swaps` | replacements of the weights |
+  | `limit` | requests that an objective admits now, nil without one |
+  | `refused` | requests that this limit refused |
 
   | distribution | meaning |
   |---|---|
@@ -374,7 +387,12 @@ defmodule Sconce.Serving do
       {1, 1, 0, 1}
   """
   @spec stats(serving) :: {:ok, map} | {:error, Error.t()}
-  def stats(serving), do: Lookup.at(serving, :stats, [], &Native.serving_stats(&1.ref, false))
+  def stats(serving), do: Lookup.at(serving, :stats, [], &stats_here/1)
+
+  defp stats_here(%{ref: ref, gate: gate}) do
+    with {:ok, stats} <- Native.serving_stats(ref, false),
+         do: {:ok, Map.merge(stats, Gate.info(gate))}
+  end
 
   @doc false
   # Number of requests that are queued or in flight, to compare the load of servings.
@@ -443,168 +461,6 @@ defmodule Sconce.Serving do
     :exit, _reason ->
       {:error, %Error{kind: :cancelled, op: op}}
   end
-
-  @impl true
-  def init(options) do
-    sender = Sender.start_link()
-
-    with {:ok, policy} <- Policy.to(options[:policy], options[:device]),
-         {:ok, weights} <- Formats.fastest(policy, options[:weights], options[:tuner]),
-         fixed = [policy: policy, device: policy.device, weights: weights],
-         options = Keyword.merge(options, fixed),
-         native = to_native(options),
-         {:ok, ref} <- Call.run(&Native.serving_start(&1, policy.ref, native, sender)),
-         :ok <- Sender.send_of(sender, ref),
-         {:ok, info} <- Native.serving_info(ref) do
-      serving = new(ref, options, info)
-      Lookup.register(serving)
-      scope = Group.join(serving.group, self())
-      state = %{serving: serving, options: options, scope: scope, drain: nil, drains: %{}}
-      {:ok, state, {:continue, :telemetry}}
-    else
-      {:error, error} -> {:stop, error}
-    end
-  end
-
-  defp to_native(options) do
-    options
-    |> Keyword.take([:max_batch, :max_queue, :workers, :weights, :lane])
-    |> Keyword.update!(:weights, &Session.format/1)
-    |> Keyword.update!(:lane, &if(&1 != :auto, do: &1))
-    |> Map.new()
-  end
-
-  defp new(ref, options, info) do
-    %__MODULE__{
-      pid: self(),
-      name: options[:name],
-      group: options[:group],
-      ref: ref,
-      policy: options[:policy],
-      max_batch: options[:max_batch],
-      max_queue: options[:max_queue],
-      workers: options[:workers],
-      weights: Session.kept(info.encoding),
-      lane: if(info.lane == "inline", do: :inline, else: :worker),
-      path: if(info.packed, do: :packed, else: :core),
-      step_us: info.step_us,
-      device: options[:device]
-    }
-  end
-
-  # Frees the previous weights, which may be on a card. Otherwise the weights stay until the next garbage
-  # collection.
-  @impl true
-  def handle_continue(:forget, state) do
-    :erlang.garbage_collect()
-    {:noreply, state}
-  end
-
-  def handle_continue(:telemetry, state) do
-    telemetry? = Events.telemetry?()
-    if telemetry?, do: later(state)
-    {:noreply, Map.put(state, :telemetry?, telemetry?)}
-  end
-
-  # The message carries the handle, so that a message from another sender does not start a second timer.
-  defp later(%{serving: %{ref: ref}} = state),
-    do: Process.send_after(self(), {:statistics, ref}, state.options[:telemetry_ms])
-
-  @impl true
-  def handle_call(
-        {:swap, %Policy{device: %Device{}} = policy},
-        _from,
-        %{serving: serving} = state
-      ) do
-    # The new weights may not be packable although the previous ones were.
-    with {:ok, policy} <- Policy.to(policy, serving.device),
-         {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
-         {:ok, info} <- Native.serving_info(serving.ref) do
-      options = Keyword.replace!(state.options, :policy, policy)
-      serving = new(serving.ref, options, info)
-      Lookup.update(serving)
-      tell(state, :swap, %{})
-      {:reply, :ok, %{state | serving: serving, options: options}, {:continue, :forget}}
-    else
-      error -> {:reply, error, state}
-    end
-  end
-
-  def handle_call({:drain, timeout}, from, state)
-      when timeout == :infinity or (is_integer(timeout) and timeout >= 0) do
-    Group.leave(state.serving.group, self())
-    state = drain_once(state)
-    ref = make_ref()
-    start = System.monotonic_time()
-    if timeout != :infinity, do: Process.send_after(self(), {:late, ref}, timeout)
-    {:noreply, put_in(%{state | scope: nil}, [:drains, ref], {from, timeout, start})}
-  end
-
-  @impl true
-  def handle_info({:sconce, ref, {:ok, true}}, %{drain: ref} = state) do
-    callers = Map.keys(state.drains)
-    {:noreply, Enum.reduce(callers, %{state | drain: nil}, &drained(&2, &1, :ok))}
-  end
-
-  def handle_info({:late, ref}, state), do: {:noreply, drained(state, ref, :late)}
-
-  def handle_info({:statistics, ref}, %{serving: %{ref: ref} = serving} = state) do
-    with {:ok, news} <- Native.serving_stats(serving.ref, true) do
-      tell(state, :statistics, Told.flat(news))
-    end
-
-    later(state)
-    {:noreply, state}
-  end
-
-  # The scope of the groups has crashed and lost its members. Joining is retried until the scope runs again.
-  def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
-    Process.send_after(self(), {:join, scope}, @rejoin_ms)
-    {:noreply, state}
-  end
-
-  def handle_info({:join, scope}, %{scope: scope, serving: serving} = state) when scope != nil,
-    do: {:noreply, %{state | scope: Group.join(serving.group, self())}}
-
-  # The native side drains once, for any number of waiting callers.
-  defp drain_once(%{drain: nil} = state) do
-    ref = make_ref()
-    :ok = Native.serving_drain(state.serving.ref, ref)
-    %{state | drain: ref}
-  end
-
-  defp drain_once(state), do: state
-
-  # Answers the caller of a drain once, with `:ok` or with a late error, whichever comes first.
-  defp drained(state, ref, how) do
-    case pop_in(state.drains[ref]) do
-      {nil, state} ->
-        state
-
-      {{from, timeout, start}, state} ->
-        if how == :ok, do: tell(state, :drained, %{seconds: seconds_since(start)})
-        answer = if how == :ok, do: :ok, else: {:error, Error.late(:drain, timeout, start)}
-        GenServer.reply(from, answer)
-        state
-    end
-  end
-
-  defp seconds_since(start) do
-    System.convert_time_unit(System.monotonic_time() - start, :native, :microsecond) / 1.0e6
-  end
-
-  @impl true
-  def terminate(_reason, state) do
-    # Otherwise a caller of `stop/1` could still find the serving in its group.
-    if state.serving.group != nil, do: Group.leave(state.serving.group, self())
-    Native.serving_stop(state.serving.ref)
-    tell(state, :stop, %{})
-  end
-
-  defp tell(%{telemetry?: true, serving: serving}, name, measurements),
-    do: Told.execute(name, measurements, %{serving: serving.pid, name: serving.name})
-
-  defp tell(_state, _name, _measurements), do: :ok
 
   defimpl Inspect do
     def inspect(serving, _opts) do

@@ -3,6 +3,7 @@ defmodule Sconce.Session do
   alias Sconce.{Action, Device, Error, Native, Options, Policy, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
+  alias Sconce.Serving.Gate
   alias Sconce.Session.{Catalogue, Decision, Formats, Remote}
 
   import Sconce.Tensor, only: [is_tensor: 1]
@@ -80,7 +81,7 @@ defmodule Sconce.Session do
     :step_us,
     :window_us
   ]
-  defstruct @enforce_keys ++ [:device]
+  defstruct @enforce_keys ++ [:device, :gate]
 
   @typedoc """
   Format of the matrices of a packed policy. A number is the error bound, by default 0.02 for `:int8` and 0.2 for
@@ -244,12 +245,17 @@ defmodule Sconce.Session do
 
   def act(%__MODULE__{spec: %Spec{}} = session, frame, opts) do
     with {:ok, asked} <- Decision.pack(session, frame, opts),
-         {:ok, decision} <- Decision.make(asked, opts[:deadline_ms]) do
+         {:ok, decision} <- decide(session, asked, opts[:deadline_ms]) do
       {:ok, action(session, decision, opts[:as])}
     end
   end
 
   def act(other, _frame, _opts), do: Options.argument!("session", other, "a session")
+
+  defp decide(%{gate: nil}, asked, deadline_ms), do: Decision.make(asked, deadline_ms)
+
+  defp decide(%{gate: gate}, asked, deadline_ms),
+    do: Gate.pass(gate, :act, fn -> Decision.make(asked, deadline_ms) end)
 
   @doc """
   Decides for many games at once, `[{session, frame}, ...]`, like `act/3` for each, and returns the answers in order.

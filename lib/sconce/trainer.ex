@@ -162,13 +162,13 @@ defmodule Sconce.Trainer do
     {name, opts} = opts |> Options.keyword!() |> Keyword.split([:name])
     if name[:name], do: Options.name!(name[:name])
     settings = Settings.new!(opts)
-    Run.start_link(of(settings), name)
+    Run.start_link(of(settings, opts), name)
   end
 
   @doc false
   def child_spec(opts), do: Run.child_spec(__MODULE__, opts)
 
-  defp of(settings) do
+  defp of(settings, opts) do
     %Run{
       settings: settings,
       kind: "imitation",
@@ -179,8 +179,15 @@ defmodule Sconce.Trainer do
       early: [:resumed, :start, :precision],
       shown: [:step, :validation],
       telemetry?: true,
-      begin: fn -> tell_ignored(settings.preset) end
+      begin: fn -> tell_ignored(settings.preset) end,
+      pressure: settings.pressure,
+      again: &again(opts, &1, &2)
     }
+  end
+
+  defp again(opts, saved?, device) do
+    settings = opts |> Settings.again(saved?, device) |> Settings.new!()
+    &native(&1, settings)
   end
 
   defp native(ref, %{out: out, options: options} = settings) do

@@ -61,7 +61,7 @@ defmodule Sconce.EventsTest do
       end
     end
 
-    test "are the events of the native side and the end" do
+    test "are the events of the native side, decisions under pressure and the end" do
       source = File.read!("native/train/src/report.rs")
       [_, body] = Regex.run(~r/pub enum Event \{(.*?)\n\}/s, source)
 
@@ -72,7 +72,7 @@ defmodule Sconce.EventsTest do
         end
 
       own =
-        for %{name: name} = event <- Events.all(), name != :done do
+        for %{name: name} = event <- Events.all(), name not in [:pressure, :done] do
           {name, Enum.sort(Keyword.keys(event.measurements ++ event.metadata))}
         end
 

@@ -39,6 +39,7 @@ defmodule Sconce.OddTermsTest do
   alias Sconce.Evolve.{Archive, Neat, Population, Search, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
+  alias Sconce.Pressure.Aimd
   alias Sconce.Test.MeleeStates
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
 
@@ -234,6 +235,14 @@ defmodule Sconce.OddTermsTest do
       {Archive, :svg, [context.archive, []]},
       {Archive, :vary, [context.archive, 2, [seed: 1]]},
       {Archive, :write, [context.archive, @nowhere, []]},
+      {Sconce.Pressure, :decide, [Sconce.Pressure.new(:train), :memory, []]},
+      {Sconce.Pressure, :failed, [%Error{kind: :deadline, op: :act}]},
+      {Sconce.Pressure, :new, [:train, [grow_after: 2]]},
+      {Sconce.Pressure, :room, [[{1, 2}, {2, 3}], 5]},
+      {Sconce.Pressure, :run, [Sconce.Pressure.new(:train), 4, &{:ok, &1}]},
+      {Sconce.Pressure, :went_well, [Sconce.Pressure.new(:train)]},
+      {Aimd, :new, [[objective: 1.0]]},
+      {Aimd, :observe, [Aimd.new(objective: 1.0), [1.0], 1]},
       {Sconce.Evolve.Progress, :follow, [context.evolving, [terminal: false]]},
       {Sconce.Evolve.Progress, :new, [[terminal: false]]},
       {Sconce.Evolve.Progress, :summary, [context.evolved]},

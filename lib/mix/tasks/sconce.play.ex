@@ -121,7 +121,7 @@ defmodule Mix.Tasks.Sconce.Play do
 
   Reward weights are written as `touch=1,win=0.5`:
 
-  #{Switches.docs(Keyword.drop(Settings.schema(), [:env, :out, :resume, :spec, :progress, :device]) ++ @device)}
+  #{Switches.docs(Keyword.drop(Settings.schema(), [:env, :out, :resume, :spec, :progress, :pressure, :device]) ++ @device)}
   """
 
   use Mix.Task
@@ -146,7 +146,7 @@ defmodule Mix.Tasks.Sconce.Play do
     learn = @learn ++ @before ++ @before_options
     own = Keyword.keys(@env ++ @play ++ learn ++ @league)
     spec = Keyword.drop(Trainer.Switches.spec_schema(), @melee)
-    run = Settings.schema() |> Keyword.drop([:spec, :progress]) |> Keyword.drop(own)
+    run = Settings.schema() |> Keyword.drop([:spec, :progress, :pressure]) |> Keyword.drop(own)
     # A keyword list has a spelling of its own.
     run = Keyword.replace!(run, :reward_weights, type: :string)
     run = Keyword.replace!(run, :device, @device[:device])

@@ -5,6 +5,7 @@ defmodule Sconce.Monitor.RunFile do
   require Logger
 
   alias Sconce.Monitor.{Files, Folder, Region, Vm}
+  alias Sconce.Pressure
 
   @slots 128
   # Curves: measurements whose development says how a run goes.
@@ -86,6 +87,9 @@ defmodule Sconce.Monitor.RunFile do
   # Events with a note. The others are frequent.
   @told [:began, :precision, :resumed, :out_of_memory, :validation, :checkpoint, :save_failed] ++
           [:callback_late, :saved, :failed]
+
+  defp note(%{event: :pressure, by: :elixir} = event),
+    do: [{:text, "note", "", "", Pressure.text(event)}]
 
   defp note(%{event: name} = event) when name in @told do
     fields =

@@ -12,7 +12,7 @@ defmodule Sconce.PPO.Progress do
   ```
   """
 
-  alias Sconce.{Figures, Options}
+  alias Sconce.{Figures, Options, Pressure, Text}
   alias Sconce.Run.Follow
   alias Sconce.Trainer.Curve.Scale
 
@@ -103,6 +103,9 @@ defmodule Sconce.PPO.Progress do
 
   defp shown(progress, %{event: :failed} = event),
     do: stays(progress, "update #{event.update} failed: #{event.reason}")
+
+  defp shown(progress, %{event: :pressure} = event),
+    do: stays(progress, Text.printable(Pressure.text(event)))
 
   # The last update of a run that ends before its last step.
   defp shown(%{last: %{} = event} = progress, %{event: :done}),

@@ -2,7 +2,7 @@ defmodule Sconce.PPO.Settings do
   @moduledoc false
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
-  alias Sconce.{Device, Env, Native, Net, Options, Policy, Rollout, Run}
+  alias Sconce.{Device, Env, Native, Net, Options, Policy, Pressure, Rollout, Run}
   alias Sconce.Env.Hosting
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
@@ -24,6 +24,11 @@ defmodule Sconce.PPO.Settings do
       type: {:or, [nil, {:fun, 1}]},
       default: nil,
       doc: "Function that is called with each event."
+    ],
+    pressure: [
+      type: :keyword,
+      default: [],
+      doc: "What follows a failure, in the options of `Sconce.Pressure.new/2`."
     ]
   ]
   # Replaces the native option, which has the name of a device that was found.
@@ -39,7 +44,10 @@ defmodule Sconce.PPO.Settings do
     dropout: 0.0
   ]
 
-  defstruct [:source, :out, :options, :resume, :progress, :hosting]
+  defstruct [:source, :out, :options, :resume, :progress, :hosting, :pressure]
+
+  # What another attempt of a run is told beside the options that may change. The rest is recorded.
+  @again ~w(env out progress pressure)a
 
   @doc "Returns the schema of all options except those of a Spec."
   def schema, do: @run
@@ -89,6 +97,15 @@ defmodule Sconce.PPO.Settings do
     Env.name!(env)
     settings = %{settings(world(own, parts), own, false) | out: nil}
     {settings, more |> Options.validate!(schema) |> Map.new()}
+  end
+
+  @doc "Returns the options of another attempt of a run: from its saved state or anew, on its own device if `device` is nil."
+  @spec again(keyword, boolean, Device.choice() | nil) :: keyword
+  def again(opts, saved?, device) do
+    opts = Table.flat(opts)
+    opts = if saved?, do: Keyword.take(opts, @again ++ Table.free()), else: opts
+    opts = if saved?, do: Keyword.put(opts, :resume, true), else: opts
+    if device, do: Keyword.put(opts, :device, device), else: opts
   end
 
   defp anew!(parts, own) do
@@ -246,6 +263,7 @@ defmodule Sconce.PPO.Settings do
       options: options,
       resume: resume?,
       progress: own[:progress],
+      pressure: Pressure.new(:train, own[:pressure] || []),
       hosting: [own[:processes], own[:step_timeout_ms] || @run[:step_timeout_ms][:default]]
     }
   end

@@ -50,6 +50,25 @@ defmodule Sconce.Serving.Catalogue do
       default: nil,
       doc: "A term that names servings which can replace each other, on all connected nodes."
     ],
+    objective_ms: [
+      type: {:or, [:float, nil]},
+      above: 0,
+      max: 3_600_000,
+      default: nil,
+      doc:
+        "Milliseconds within which 99 % of the requests shall be answered, see below; `nil` limits nothing."
+    ],
+    objective_window_ms: [
+      type: :pos_integer,
+      max: 3_600_000,
+      default: 200,
+      doc: "Milliseconds between two looks at the latencies, with an `:objective_ms`."
+    ],
+    pressure: [
+      type: :keyword,
+      default: [],
+      doc: "What follows a failure, in the options of `Sconce.Pressure.new/2`."
+    ],
     telemetry_ms: [
       type: :pos_integer,
       max: 4_294_967_295,

@@ -3,6 +3,7 @@ defmodule Sconce.Serving.Pass do
   # A forward pass in a serving, for a caller that keeps the state: submits the request and waits until the deadline.
 
   alias Sconce.{Deadline, Error, Native, Policy, Serving}
+  alias Sconce.Serving.Gate
 
   # Requests of more bytes are copied on a dirty scheduler.
   @inline_bytes 65_536
@@ -13,10 +14,12 @@ defmodule Sconce.Serving.Pass do
   """
   @spec run(Serving.t(), {term, keyword}, non_neg_integer | nil, integer, reference | nil) ::
           {:ok, Policy.output()} | {:error, Error.t()}
-  def run(%{ref: ref, policy: policy}, {frames, options}, deadline_ms, start, watch) do
+  def run(%{ref: ref, policy: policy, gate: gate}, {frames, options}, deadline_ms, start, watch) do
     Policy.pass(policy, frames, options, fn rows, shape, given, look ->
-      how = {look, Deadline.left(deadline_ms, start)}
-      wait(deadline_ms, start, watch, &submit(ref, &1, rows, shape, given, how))
+      Gate.pass(gate, :forward, fn ->
+        how = {look, Deadline.left(deadline_ms, start)}
+        wait(deadline_ms, start, watch, &submit(ref, &1, rows, shape, given, how))
+      end)
     end)
   end
 

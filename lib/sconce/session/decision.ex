@@ -15,6 +15,7 @@ defmodule Sconce.Session.Decision do
     Tensor
   }
 
+  alias Sconce.Serving.Gate
   alias Sconce.Session.{Catalogue, Remote}
 
   # Maximum games of one native call.
@@ -133,7 +134,7 @@ defmodule Sconce.Session.Decision do
     submitted =
       for {i, session, request} <- served do
         if firsts[session.ref] == i,
-          do: {i, request, submit(request, Deadline.left(deadline_ms, start))},
+          do: {i, request, admit(session, request, Deadline.left(deadline_ms, start))},
           else: {i, request, twice()}
       end
 
@@ -147,6 +148,9 @@ defmodule Sconce.Session.Decision do
     for {{_session, packed}, i} <- Enum.with_index(asked),
         do: with({:ok, _request} <- packed, do: Map.fetch!(decided, i))
   end
+
+  defp admit(session, request, deadline_ms),
+    do: with(:ok <- Gate.admit(session.gate, :act), do: submit(request, deadline_ms))
 
   defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 

@@ -13,6 +13,7 @@ defmodule Sconce.Session.Proxy do
 
   alias Sconce.{Error, Native, Serving, Session}
   alias Sconce.Policy.Spec
+  alias Sconce.Serving.Gate
   alias Sconce.Session.{Decision, Watch}
 
   @supervisor Sconce.Session.Proxies
@@ -32,7 +33,7 @@ defmodule Sconce.Session.Proxy do
 
   @impl true
   def init(owner) do
-    {:ok, owned_by(%{session: nil, rollback: 0, frames: 0, last: nil}, owner)}
+    {:ok, owned_by(%{session: nil, gate: nil, rollback: 0, frames: 0, last: nil}, owner)}
   end
 
   defp owned_by(state, owner) do
@@ -52,6 +53,7 @@ defmodule Sconce.Session.Proxy do
     case Serving.begin(serving, {roomy, project_out, snapshot}) do
       {:ok, session, spec, info} ->
         state = %{state | session: session, rollback: options.rollback, frames: info.frames}
+        state = %{state | gate: serving.gate}
         {:reply, {:ok, self(), Spec.portable(spec), own(info, state)}, state}
 
       error ->
@@ -103,7 +105,8 @@ defmodule Sconce.Session.Proxy do
   defp take_back(state, _given_up), do: state
 
   defp perform(:act, [asked], deadline_ms, %{frames: frames} = state, id) do
-    answer = asked |> put_elem(0, state.session) |> Decision.make(deadline_ms)
+    request = put_elem(asked, 0, state.session)
+    answer = Gate.pass(state.gate, :act, fn -> Decision.make(request, deadline_ms) end)
 
     case answer do
       # A repeated decision has an earlier number, so the count must not decrease.

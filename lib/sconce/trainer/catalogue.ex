@@ -47,6 +47,11 @@ defmodule Sconce.Trainer.Catalogue do
            default: nil,
            doc:
              "Called between steps, see the guide; may change the learning rate or stop the run."
+         ],
+         pressure: [
+           type: :keyword,
+           default: [],
+           doc: "What follows a failure, in the options of `Sconce.Pressure.new/2`."
          ]
        ] ++ Device.run_option() ++ @training
 

@@ -23,7 +23,7 @@ defmodule Sconce.Trainer.Progress do
   NLL of each head. `write/2` returns the text without printing it, for other displays.
   """
 
-  alias Sconce.{Figures, Options, Text}
+  alias Sconce.{Figures, Options, Pressure, Text}
   alias Sconce.Run.Follow
   alias Sconce.Trainer.Curve.Scale
 
@@ -176,6 +176,10 @@ defmodule Sconce.Trainer.Progress do
 
   defp shown(progress, %{event: :out_of_memory} = event),
     do: stays(progress, "step #{Figures.grouped(event.step)}  #{short(event)}")
+
+  # A line of its own stands for what the native side has decided.
+  defp shown(progress, %{event: :pressure, by: :elixir} = event),
+    do: stays(progress, Text.printable(Pressure.text(event), @most))
 
   defp shown(%{rows: rows} = progress, %{event: rows} = event) do
     heads = progress.heads || fitting(event, progress)

@@ -2,7 +2,8 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # Checks the options of `Sconce.Trainer` and converts them for the native side.
 
-  alias Sconce.{Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Run, Temporal}
+  alias Sconce.{Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Pressure, Run}
+  alias Sconce.Temporal
   alias Sconce.Game.Declaration
   alias Sconce.Policy.{Head, Spec}
   alias Sconce.Trainer.{Catalogue, Meant, Optimiser, OptionsFile, Table}
@@ -11,7 +12,10 @@ defmodule Sconce.Trainer.Settings do
   @training Catalogue.schema(:training)
   @loss Catalogue.schema(:loss)
 
-  defstruct [:source, :out, :options, :progress, :callback, :preset]
+  defstruct [:source, :out, :options, :progress, :callback, :preset, :pressure]
+
+  # What another attempt of a run is told beside the options that may change. The rest is recorded.
+  @again ~w(corpus out progress callback pressure)a
 
   @doc """
   Returns the settings of a run. `source` is `{:ok, {folder of the corpus, spec}}`, or the error of a corpus that
@@ -83,8 +87,18 @@ defmodule Sconce.Trainer.Settings do
       options: own |> Keyword.take(Keyword.keys(@training)) |> native(loss) |> Map.merge(device),
       progress: own[:progress],
       callback: own[:callback],
-      preset: preset
+      preset: preset,
+      pressure: Pressure.new(:train, own[:pressure] || [])
     }
+  end
+
+  @doc "Returns the options of another attempt of a run: from its saved state or anew, on its own device if `device` is nil."
+  @spec again(keyword, boolean, Device.choice() | nil) :: keyword
+  def again(opts, saved?, device) do
+    opts = Table.flat(opts)
+    opts = if saved?, do: Keyword.take(opts, @again ++ Table.free()), else: opts
+    opts = if saved?, do: Keyword.put(opts, :resume, true), else: opts
+    if device, do: Keyword.put(opts, :device, device), else: opts
   end
 
   defp record(out) do
