@@ -399,7 +399,7 @@ defmodule Sconce.Pressure do
   @spec tell(t, map) :: :ok
   def tell(%__MODULE__{progress: progress}, event) do
     if progress, do: progress.(event)
-    if Events.telemetry?(), do: Events.execute(event, %{}), else: :ok
+    Events.execute(event, %{})
   end
 
   defimpl Inspect do

@@ -1,8 +1,8 @@
 defmodule Sconce.Rollout do
-  alias Sconce.{Error, Native, Options, Policy, Serving, Session}
+  alias Sconce.{Error, Native, Options, Policy, Pressure, Serving, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
-  alias Sconce.Rollout.Courier
+  alias Sconce.Rollout.{Courier, Window}
   alias Sconce.Session.Decision
 
   require Logger
@@ -37,6 +37,24 @@ defmodule Sconce.Rollout do
       default: 20,
       max: 60_000,
       doc: "Milliseconds between two looks for new weights and, with a `:learner`, for segments."
+    ],
+    batch_bytes: [
+      type: :pos_integer,
+      default: 1_048_576,
+      max: 1_073_741_824,
+      doc: "Bytes of segments in one message to a `:learner`; one segment is always sent."
+    ],
+    in_flight: [
+      type: :pos_integer,
+      default: 4,
+      max: 1_024,
+      doc: "Messages to a `:learner` without an answer at most."
+    ],
+    pressure: [
+      type: :keyword,
+      default: [],
+      doc:
+        "What follows if a `:learner` does not answer, in the options of `Sconce.Pressure.new/2`; `:stop` ends the rollout."
     ],
     name: [type: :any, default: nil, doc: "Name of the process."]
   ]
@@ -110,8 +128,9 @@ defmodule Sconce.Rollout do
 
       {:ok, rollout} = Sconce.Rollout.start_link(serving: serving, learner: {MyApp.Rollout, :"learner@host"})
 
-  Both rollouts need the same `:reward_terms`: segments of other terms are `misfits`. Segments go there as binaries, and
-  weights come back. A full queue of the learner is asked again later, while games go
+  Both rollouts need the same `:reward_terms`: segments of other terms are `misfits`. Segments go there as binaries, in
+  order, in messages of `:batch_bytes` or of what is there at a look, and weights come back. At most `:in_flight` messages wait
+  for an answer. A full queue of the learner is asked again later, while games go
   on and new segments displace the oldest ones. A node that dies loses its unfinished segments. One that was cut off for a
   while sends its segments when it is back, and the learner counts those that are too old.
 
@@ -153,6 +172,7 @@ defmodule Sconce.Rollout do
     Options.name!(options[:name])
     name = if options[:name], do: [name: options[:name]], else: []
     learner = options[:learner]
+    pressure = Pressure.new(:network, options[:pressure])
 
     learner == nil or Options.server?(learner) ||
       Options.argument!("option :learner", learner, "a pid, a name or {name, node}")
@@ -168,6 +188,7 @@ defmodule Sconce.Rollout do
         terms: terms,
         learner: learner,
         poll_ms: options[:poll_ms],
+        courier: Keyword.put(options, :pressure, pressure),
         version: nil,
         error: nil,
         packed: nil,
@@ -337,7 +358,7 @@ defmodule Sconce.Rollout do
 
   @impl true
   def init(%{learner: learner} = state) do
-    if learner, do: Courier.start_link(state.inbox, learner, state.poll_ms, state.unsent)
+    if learner, do: Courier.start_link(state.inbox, learner, state.courier, state.unsent)
     {:ok, later(state)}
   end
 
@@ -368,16 +389,16 @@ defmodule Sconce.Rollout do
     {:reply, answer, state}
   end
 
-  # From another node: segments, of which some may find the queue full. The answer to a repeated message is that to the
-  # first one.
-  def handle_call({:segments, sender, number, segments}, _from, state) when is_list(segments) do
-    case state.senders do
-      %{^sender => {^number, answer}} ->
-        {:reply, answer, state}
+  # From another node: segments, of which some may find the queue full. The answer is the number of the first segment that
+  # is not taken yet.
+  def handle_call({:segments, sender, base, first, segments}, _from, state)
+      when is_integer(base) and is_integer(first) and is_list(segments) do
+    {new, number} = Window.received(state.senders[sender], base, first, segments)
 
-      senders ->
-        answer = Native.inbox_offer(state.inbox, segments)
-        {:reply, answer, %{state | senders: remembered(senders, sender, {number, answer})}}
+    case new == [] || Native.inbox_offer(state.inbox, new) do
+      true -> {:reply, {:next, number}, state}
+      {:ok, taken} -> {:reply, {:next, number + taken}, expecting(state, sender, number + taken)}
+      error -> {:reply, error, state}
     end
   end
 
@@ -392,6 +413,9 @@ defmodule Sconce.Rollout do
         {:reply, :known, state}
     end
   end
+
+  defp expecting(state, sender, number),
+    do: %{state | senders: remembered(state.senders, sender, number)}
 
   defp remembered(senders, sender, last) when map_size(senders) < @senders,
     do: Map.put(senders, sender, last)

@@ -300,7 +300,7 @@ defmodule Sconce.Run do
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(state, pid, event)
     # Decisions have telemetry in every kind of run.
-    telemetry? = state.telemetry? or (event.event == :pressure and Events.telemetry?())
+    telemetry? = state.telemetry? or event.event == :pressure
     if telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
     show(state, state.settings.progress, event)
   end

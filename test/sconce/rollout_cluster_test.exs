@@ -98,7 +98,7 @@ defmodule Sconce.RolloutClusterTest do
     sender = make_ref()
     # A message that is repeated counts once.
     for _ <- 1..2,
-        do: assert(GenServer.call(rollout, {:segments, sender, 1, bad}) == {:ok, 3})
+        do: assert(GenServer.call(rollout, {:segments, sender, 0, 0, bad}) == {:next, 3})
 
     assert %{received: 0, waiting: 0, misfits: 3} = figures(rollout)
   end

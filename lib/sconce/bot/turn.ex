@@ -3,7 +3,7 @@ defmodule Sconce.Bot.Turn do
   # The answer of a bot to one event of its game. It begins and ends games, places frames, decides, and counts. It knows no
   # process and no bridge.
 
-  alias Sconce.{Action, Embedding, Error, Game, Policy, Report, Session}
+  alias Sconce.{Action, Embedding, Error, Game, Policy, Pressure, Report, Session}
   alias Sconce.Bot.{Delay, Player, Row, Source}
   alias Sconce.Compat.Melee
   alias Sconce.Policy.Spec
@@ -14,6 +14,7 @@ defmodule Sconce.Bot.Turn do
   @anew 3
   # Inputs that are kept for later frames.
   @logged 64
+  @pressure Pressure.new(:play)
   # Most games whose figures are kept.
   @games 100
 
@@ -377,12 +378,18 @@ defmodule Sconce.Bot.Turn do
 
   defp late(turn, number, row) do
     {_sent, player} = Player.late(turn.player, number, row)
-    %{turn | player: player} |> counted(:late) |> neutral()
+    %{turn | player: player} |> skipped() |> neutral()
   end
 
   defp too_late(turn, before, made, number, row) do
     {_sent, player} = Player.take_back(before, made, number, row)
-    %{turn | player: player} |> counted(:late) |> neutral()
+    %{turn | player: player} |> skipped() |> neutral()
+  end
+
+  # The row of the table for a deadline in play.
+  defp skipped(turn) do
+    Pressure.tell(@pressure, Pressure.event(@pressure, :deadline, :skip, nil))
+    counted(turn, :late)
   end
 
   # The session is gone: its serving has stopped or restarted.

@@ -46,7 +46,7 @@ defmodule Sconce.PPO.Settings do
 
   defstruct [:source, :out, :options, :resume, :progress, :hosting, :pressure]
 
-  # What another attempt of a run is told beside the options that may change. The rest is recorded.
+  # Another attempt of a run takes these options and those that may change. The rest is recorded.
   @again ~w(env out progress pressure)a
 
   @doc "Returns the schema of all options except those of a Spec."

@@ -14,7 +14,7 @@ defmodule Sconce.Trainer.Settings do
 
   defstruct [:source, :out, :options, :progress, :callback, :preset, :pressure]
 
-  # What another attempt of a run is told beside the options that may change. The rest is recorded.
+  # Another attempt of a run takes these options and those that may change. The rest is recorded.
   @again ~w(corpus out progress callback pressure)a
 
   @doc """
