@@ -1,6 +1,6 @@
 defmodule Sconce.Evolve.Island do
-  alias Sconce.{Error, Native, Options}
-  alias Sconce.Evolve.{Archive, Search}
+  alias Sconce.{Error, Native, Options, Pressure}
+  alias Sconce.Evolve.{Archive, Outbox, Search}
   alias Sconce.Native.Call
   alias Sconce.Serving.Group
 
@@ -64,7 +64,8 @@ defmodule Sconce.Evolve.Island do
       [:ok, :ok]
 
   Every `:every` generations an island sends some of its elites to another one, to each in turn. A new island asks the
-  others for all their elites. An island or node that dies is left out; its migrants are in the archives of the others, and
+  others for all their elites. Elites go in messages of up to 1 MiB, and four of them wait for an answer at most: an island that
+  falls behind gets fewer migrants, and its mailbox stays short. An island or node that dies is left out; its migrants are in the archives of the others, and
   `merge/2` collects the elites of all islands that live. All islands of a group need the same cells and solutions of one
   size; elites that do not fit are dropped and counted.
 
@@ -76,6 +77,7 @@ defmodule Sconce.Evolve.Island do
 
   # Milliseconds for which calls wait for the round of an island.
   @call_ms 60_000
+  @pressure Pressure.new(:network)
   # Milliseconds before an island that has lost its group tries to join it again.
   @rejoin_ms 20
 
@@ -115,7 +117,7 @@ defmodule Sconce.Evolve.Island do
 
   @doc """
   Returns figures of an island: `generation`, `progress` of its last round (nil before), `sent` and `received` elites,
-  `stored` ones of those received, `refused` messages, and `error` if its search has ended with one. `start_link/2` has an
+  `withheld` ones, for which another island had no room, `stored` ones of those received, `refused` messages, and `error` if its search has ended with one. `start_link/2` has an
   example.
   """
   @spec info(island) :: map | {:error, Error.t()}
@@ -187,6 +189,8 @@ defmodule Sconce.Evolve.Island do
        round: 0,
        progress: nil,
        sent: 0,
+       withheld: 0,
+       outboxes: %{},
        received: 0,
        stored: 0,
        refused: 0,
@@ -200,7 +204,7 @@ defmodule Sconce.Evolve.Island do
 
   @impl true
   def handle_call(:info, _from, state) do
-    keys = [:generation, :progress, :sent, :received, :stored, :refused, :error]
+    keys = [:generation, :progress, :sent, :withheld, :received, :stored, :refused, :error]
     {:reply, Map.take(state, keys), state}
   end
 
@@ -226,8 +230,24 @@ defmodule Sconce.Evolve.Island do
   end
 
   def handle_info({:hello, island}, state) when is_pid(island) do
-    with {:ok, elites} <- elites(state.search.archive), do: send(island, {:migrants, elites})
-    {:noreply, state}
+    case elites(state.search.archive) do
+      {:ok, elites} ->
+        outbox = state.outboxes[island] || %Outbox{}
+        {:noreply, dispatch(state, island, Outbox.fill(outbox, elites))}
+
+      {:error, _error} ->
+        {:noreply, state}
+    end
+  end
+
+  def handle_info({:stored, island}, state) when is_map_key(state.outboxes, island),
+    do: {:noreply, dispatch(state, island, Outbox.answered(state.outboxes[island]))}
+
+  # The answer makes room for the next message, whether these elites fit or not.
+  def handle_info({:migrants, elites, island}, state) when is_pid(island) do
+    answer = handle_info({:migrants, elites}, state)
+    send(island, {:stored, self()})
+    answer
   end
 
   def handle_info({:migrants, [solutions, objectives, measures]}, state)
@@ -283,14 +303,35 @@ defmodule Sconce.Evolve.Island do
 
         case patiently(fn -> Call.in_background(sample) end) do
           {:ok, [solutions, objectives, measures, _cells]} ->
-            send(other, {:migrants, [solutions, objectives, measures]})
-            %{state | round: state.round + 1, sent: state.sent + count}
+            state = living(%{state | round: state.round + 1}, others)
+            offer(state, other, [solutions, objectives, measures])
 
           # An archive without an elite has no migrants yet.
           {:error, _empty} ->
             %{state | round: state.round + 1}
         end
     end
+  end
+
+  # Outboxes of islands that have left the group are dropped.
+  defp living(state, others), do: %{state | outboxes: Map.take(state.outboxes, others)}
+
+  defp offer(state, other, elites) do
+    case Outbox.offer(state.outboxes[other] || %Outbox{}, elites) do
+      :withheld -> withheld(%{state | withheld: state.withheld + state.opts.migrants})
+      sent -> dispatch(%{state | sent: state.sent + state.opts.migrants}, other, sent)
+    end
+  end
+
+  # The row of the table for a network that takes no more.
+  defp withheld(state) do
+    Pressure.tell(@pressure, Pressure.event(@pressure, :memory, :skip, nil))
+    state
+  end
+
+  defp dispatch(state, island, {messages, outbox}) do
+    for elites <- messages, do: send(island, {:migrants, elites, self()})
+    put_in(state.outboxes[island], outbox)
   end
 
   defp elites(archive) do

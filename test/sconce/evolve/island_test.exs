@@ -60,6 +60,49 @@ defmodule Sconce.Evolve.IslandTest do
     for own <- [island, late], do: GenServer.stop(own)
   end
 
+  defmodule Silent do
+    # A member of a group that takes migrants and never answers until it is told to.
+    use GenServer
+
+    @impl true
+    def init({group, test}) do
+      _scope = Sconce.Serving.Group.join({Island, group}, self())
+      {:ok, test}
+    end
+
+    @impl true
+    def handle_info({:migrants, elites, from}, test) do
+      send(test, {:migrants, elites, from})
+      {:noreply, test}
+    end
+
+    def handle_info(_hello, test), do: {:noreply, test}
+  end
+
+  test "an island that does not answer gets four messages, and more when it does" do
+    group = make_ref()
+    {:ok, silent} = GenServer.start_link(Silent, {group, self()})
+    opts = [group: group, every: 1, migrants: 8, generations: 12, seed: 1]
+    {:ok, island} = Island.start_link(search(1), opts)
+    assert :ok = Island.await(island)
+    info = Island.info(island)
+    # The first round may have no elite yet.
+    assert info.sent == 32
+    assert info.withheld in [56, 64]
+    for _ <- 1..4, do: assert_received({:migrants, _elites, ^island})
+    refute_received {:migrants, _elites, _island}
+
+    # A newcomer that asks for all gets what waits once it has answered.
+    send(island, {:hello, silent})
+    _info = Island.info(island)
+    refute_received {:migrants, _elites, _island}
+    send(island, {:stored, silent})
+    assert_receive {:migrants, [_solutions, objectives, _measures], ^island}
+    {:ok, %{elites: elites}} = Archive.stats(:sys.get_state(island).search.archive)
+    assert byte_size(objectives) == 8 * elites
+    for pid <- [island, silent], do: GenServer.stop(pid)
+  end
+
   test "messages that arrive during a round are served before the next one" do
     own = search(5)
     opts = %{group: make_ref(), every: 1000, migrants: 1, generations: 2000, seed: 5}
