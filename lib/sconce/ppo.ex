@@ -224,7 +224,7 @@ defmodule Sconce.PPO do
         start: &native(&1, settings),
         named: &named/1,
         complete: &complete(&1, settings),
-        early: [:resumed, :start],
+        early: [:resumed, :start, :pressure],
         shown: [:update],
         pressure: settings.pressure,
         again: &again(opts, &1, &2)

@@ -65,7 +65,7 @@ defmodule Sconce.Pressure do
   `Sconce.Trainer`, `Sconce.PPO`, `Sconce.Serving` and `Sconce.Rollout` have an option `:pressure` with the options of
   `new/2`. Rows that other code carries out by itself cannot be replaced; such an option raises.
 
-  What failed follows from the error: `:out_of_memory` is memory, `:deadline` a deadline. A device has failed if an error of
+  The error says what failed: `:out_of_memory` is memory, `:deadline` a deadline. A device has failed if an error of
   kind `:unavailable` has the `cause` of a missing device, or if the text of an error names a failure of CUDA. All other
   errors are none of this table.
 
@@ -88,13 +88,13 @@ defmodule Sconce.Pressure do
               [:other_device, :fits, :progress, :place, :growth] ++
               [grow_after: 16, forget_after: 1_024, tries: %{}]
 
-  @typedoc "What failed."
+  @typedoc "A kind of failure."
   @type failed :: :memory | :deadline | :device
 
   @typedoc "A place of the table."
   @type where :: :train | :play | :serve | :store | :network
 
-  @typedoc "What follows; the number of `:retry` is the wait in milliseconds."
+  @typedoc "A decision; the number of `:retry` is the wait in milliseconds."
   @type decision ::
           {:smaller, pos_integer}
           | {:retry, non_neg_integer}

@@ -52,7 +52,7 @@ defmodule Sconce.Serving do
   With `:objective_ms` the serving limits the requests that are queued or in flight, and with them the size of batches. A
   request above the limit is `:busy` at once, so the caller can act on it while there is time. The limit follows the load by
   `Sconce.Pressure.Aimd`: it falls by three tenths if the p99 of a window exceeds the objective, and grows by a sixteenth of
-  `:max_batch` while the p99 is below three quarters of it. Latencies are those of `forward/4` and `Sconce.Session.act/3`.
+  `:max_batch`, which is also its floor, while the p99 is below three quarters of it. Latencies are those of `forward/4` and `Sconce.Session.act/3`.
   Each move is an event, see `Sconce.Pressure`. `bench/pressure.txt` has a load that changes, with an objective and without.
 
   ## Errors

@@ -176,7 +176,7 @@ defmodule Sconce.Trainer do
       start: &native(&1, settings),
       named: &named/1,
       complete: &complete(&1, settings),
-      early: [:resumed, :start, :precision],
+      early: [:resumed, :start, :precision, :pressure],
       shown: [:step, :validation],
       telemetry?: true,
       begin: fn -> tell_ignored(settings.preset) end,
@@ -224,7 +224,7 @@ defmodule Sconce.Trainer do
   Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`; `start_link/1` has an example.
 
   `Sconce.Events` lists them. A late subscriber first receives the events of the start (`:resumed`, `:start`,
-  `:precision`), and `:done` if the run is over. A run never waits for its subscribers. If its process falls behind,
+  `:precision`, the latest `:pressure`), and `:done` if the run is over. A run never waits for its subscribers. If its process falls behind,
   as with a `:progress` function that is slower than a step, the run drops `:step` events after 1,024 of them,
   except the latest, and keeps up to 4,096 other events.
 

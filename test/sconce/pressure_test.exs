@@ -57,6 +57,10 @@ defmodule Sconce.PressureTest do
           do: assert(text =~ "| `#{inspect(row.failed)}` | `#{inspect(row.where)}` |")
     end
 
+    test "is in the guide as it is" do
+      assert File.read!("guides/trouble.livemd") =~ Table.docs()
+    end
+
     test "answers in its order, each answer as often as it may" do
       pressure = Pressure.new(:train, other_device: :cpu)
 
@@ -100,7 +104,7 @@ defmodule Sconce.PressureTest do
                decisions(Pressure.new(:serve, rows: rows), :memory, 4)
     end
 
-    test "refuses rows that are wrong or that nobody would follow" do
+    test "refuses rows that are wrong or that cannot be replaced" do
       for {rows, text} <- [
             {%{{:memory, :train} => [:shrink]}, "unknown answer of option :rows :shrink"},
             {%{{:memory, :train} => []}, "a list of answers"},

@@ -141,7 +141,7 @@ defmodule Sconce.Rollout.Courier do
     end
   end
 
-  # Takes segments from the inbox while there is room. What stays there is displaced by newer ones when the inbox is full.
+  # Takes segments from the inbox while there is room. The others are displaced by newer ones when the inbox is full.
   defp collected(%{window: window, mean: mean} = state) do
     room = Window.room(window)
     most = if mean, do: min(div(room, mean) + 1, @at_once), else: @at_once

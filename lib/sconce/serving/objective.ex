@@ -19,14 +19,17 @@ defmodule Sconce.Serving.Objective do
   def new(serving, options) do
     if options[:objective_ms] do
       most = options[:max_queue]
-      batch = options[:max_batch]
+      batch = min(options[:max_batch], most)
+      # Other work of the machine shall not close the serving.
+      step = max(div(batch, 16), 1)
 
       aimd =
         Aimd.new(
           objective: options[:objective_ms],
+          floor: step,
           ceiling: most,
-          size: min(batch, most),
-          increase: max(div(batch, 16), 1)
+          size: batch,
+          increase: step
         )
 
       gate = Gate.new(serving, aimd.size)

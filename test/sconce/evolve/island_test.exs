@@ -61,7 +61,7 @@ defmodule Sconce.Evolve.IslandTest do
   end
 
   defmodule Silent do
-    # A member of a group that takes migrants and never answers until it is told to.
+    # A member of a group that takes migrants and never answers by itself.
     use GenServer
 
     @impl true

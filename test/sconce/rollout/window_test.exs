@@ -31,7 +31,7 @@ defmodule Sconce.Rollout.WindowTest do
     assert sizes(messages) == [{0, 1}, {1, 1}, {2, 1}]
   end
 
-  test "at most so many messages are without an answer, and memory is bounded by them" do
+  test "messages without an answer have a limit, and memory is bounded by it" do
     window = Window.new(20, 3) |> Window.add(for n <- 0..5, do: segment(n))
     assert Window.room(window) == 0
     {messages, window} = all(window, true)
