@@ -1,5 +1,5 @@
 defmodule Sconce.Pressure do
-  alias Sconce.{Device, Error, Events, Options}
+  alias Sconce.{Device, Error, Events, Options, Text}
   alias Sconce.Pressure.{Growth, Table}
 
   @options [
@@ -82,6 +82,8 @@ defmodule Sconce.Pressure do
   goes back to the last one that went well. The ceiling is forgotten after `:forget_after` good steps. The micro-batch of a
   run does not grow within the run: rounding errors depend on it, and a resumed run has the bits of an uninterrupted one.
   """
+
+  require Logger
 
   @enforce_keys [:where, :answers]
   defstruct @enforce_keys ++
@@ -398,8 +400,17 @@ defmodule Sconce.Pressure do
   # Tells an event of decisions outside of runs.
   @spec tell(t, map) :: :ok
   def tell(%__MODULE__{progress: progress}, event) do
-    if progress, do: progress.(event)
+    if progress, do: show(progress, event)
     Events.execute(event, %{})
+  end
+
+  # A function of the app that crashes does not end a serving or a rollout.
+  defp show(progress, event) do
+    progress.(event)
+  catch
+    kind, reason ->
+      what = Exception.format_banner(kind, reason, __STACKTRACE__)
+      Logger.warning("progress function of pressure: #{Text.lines(what)}")
   end
 
   defimpl Inspect do

@@ -3,7 +3,6 @@ defmodule Sconce.Session do
   alias Sconce.{Action, Device, Error, Native, Options, Policy, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
-  alias Sconce.Serving.Gate
   alias Sconce.Session.{Catalogue, Decision, Formats, Remote}
 
   import Sconce.Tensor, only: [is_tensor: 1]
@@ -107,7 +106,8 @@ defmodule Sconce.Session do
           lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float,
-          device: Device.t() | nil
+          device: Device.t() | nil,
+          gate: struct | nil
         }
 
   @doc """
@@ -245,17 +245,12 @@ defmodule Sconce.Session do
 
   def act(%__MODULE__{spec: %Spec{}} = session, frame, opts) do
     with {:ok, asked} <- Decision.pack(session, frame, opts),
-         {:ok, decision} <- decide(session, asked, opts[:deadline_ms]) do
+         {:ok, decision} <- Decision.make(asked, opts[:deadline_ms], session.gate) do
       {:ok, action(session, decision, opts[:as])}
     end
   end
 
   def act(other, _frame, _opts), do: Options.argument!("session", other, "a session")
-
-  defp decide(%{gate: nil}, asked, deadline_ms), do: Decision.make(asked, deadline_ms)
-
-  defp decide(%{gate: gate}, asked, deadline_ms),
-    do: Gate.pass(gate, :act, fn -> Decision.make(asked, deadline_ms) end)
 
   @doc """
   Decides for many games at once, `[{session, frame}, ...]`, like `act/3` for each, and returns the answers in order.

@@ -253,6 +253,18 @@ defmodule Sconce.PressureTest do
       refute_received {:told, _}
     end
 
+    test "goes on when its progress function crashes" do
+      pressure = Pressure.new(:store, progress: fn _ -> raise "told" end)
+      work = fn 1, place -> if place == :cold, do: {:ok, :cold}, else: {:error, full()} end
+
+      log =
+        ExUnit.CaptureLog.capture_log(fn ->
+          assert {:ok, :cold, _pressure} = Pressure.run(pressure, 1, work)
+        end)
+
+      assert log =~ "told"
+    end
+
     test "refuses work that returns something else" do
       assert_raise ArgumentError, ~r/the result of work/, fn ->
         Pressure.run(Pressure.new(:store), 1, fn 1 -> :done end)

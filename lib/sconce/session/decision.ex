@@ -102,9 +102,12 @@ defmodule Sconce.Session.Decision do
   defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
   defp input(spec, action), do: Action.labels(spec, :queue, action)
 
-  @doc "Makes one decision. `Sconce.Session.Proxy` calls it for callers on other nodes."
-  @spec make(request, non_neg_integer | nil) :: {:ok, t} | {:error, Error.t()}
-  def make(request, deadline_ms) do
+  @doc "Makes one decision, if the gate of its serving admits it. `Sconce.Session.Proxy` calls it for callers on other nodes."
+  @spec make(request, non_neg_integer | nil, Gate.t() | nil) :: {:ok, t} | {:error, Error.t()}
+  def make(request, deadline_ms, gate),
+    do: Gate.pass(gate, :act, fn -> make(request, deadline_ms) end)
+
+  defp make(request, deadline_ms) do
     case submit(request, deadline_ms) do
       {:queued, _ref} = queued ->
         finish(queued, [elem(request, 0)], deadline_ms, System.monotonic_time())

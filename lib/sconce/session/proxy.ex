@@ -13,7 +13,6 @@ defmodule Sconce.Session.Proxy do
 
   alias Sconce.{Error, Native, Serving, Session}
   alias Sconce.Policy.Spec
-  alias Sconce.Serving.Gate
   alias Sconce.Session.{Decision, Watch}
 
   @supervisor Sconce.Session.Proxies
@@ -106,7 +105,7 @@ defmodule Sconce.Session.Proxy do
 
   defp perform(:act, [asked], deadline_ms, %{frames: frames} = state, id) do
     request = put_elem(asked, 0, state.session)
-    answer = Gate.pass(state.gate, :act, fn -> Decision.make(request, deadline_ms) end)
+    answer = Decision.make(request, deadline_ms, state.gate)
 
     case answer do
       # A repeated decision has an earlier number, so the count must not decrease.
