@@ -246,7 +246,7 @@ defmodule Sconce.PPO do
 
   | kind of error | cause |
   |---|---|
-  | `:deadline` | no result after `timeout` milliseconds; the run continues |
+  | `:deadline` | no result after `timeout` milliseconds; the run continues. Or a step of a module was late, in each attempt that `:pressure` allows |
   | `:cancelled` | the process is gone, or the run was stopped before its first update |
   | `:non_finite` | a reward, value, loss or gradient is not finite; the last saved state is kept |
   | `:unavailable` | the `:device` cannot be used, or something has no form on a card; the error names it |

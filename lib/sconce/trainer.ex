@@ -208,9 +208,12 @@ defmodule Sconce.Trainer do
   @doc """
   Waits for the result of a run. Any number of processes may wait. `start_link/1` has an example.
 
+  After a failure of memory, of a deadline or of a device a run goes on from its last saved state, as often as `:pressure`
+  allows; the result is that of the last attempt.
+
   | kind of error | cause |
   |---|---|
-  | `:deadline` | no result after `timeout` milliseconds; the run continues |
+  | `:deadline` | no result after `timeout` milliseconds; the run continues. Or a batch of the loader was late, in each attempt |
   | `:cancelled` | the process is gone, or the run was stopped before its first step |
   | `:non_finite` | a loss, logit or gradient is not finite; `details` have `what` (the head or the weight), `value`, `step`, `batch` and `windows` (`game` and first `frame` of at most 4,096 windows of the step) |
   | `:io` | no state could be saved; `details` have `path`, `reason` and the `report` |

@@ -5,7 +5,7 @@ defmodule Sconce.EventsTest do
   import Sconce.Test.Scratch
 
   alias Sconce.Env.CartPole
-  alias Sconce.{Events, Trainer}
+  alias Sconce.{Bot, Error, Events, Options, Policy, Pressure, Trainer}
 
   doctest Events
 
@@ -138,6 +138,29 @@ defmodule Sconce.EventsTest do
       end
 
       assert Keyword.has_key?(documented(:checkpoint).metadata, :path)
+    end
+
+    test "has the decisions outside of runs" do
+      full = %Error{kind: :out_of_memory, op: :put}
+      work = fn 1, place -> if place == :cold, do: {:ok, 1}, else: {:error, full} end
+      {:ok, 1, _pressure} = Pressure.run(Pressure.new(:store), 1, work)
+      assert_received {:told, [:sconce, :pressure, :decision], measured, metadata}
+      %{measurements: measurements, metadata: fields} = documented(:pressure)
+      assert Enum.sort(Map.keys(measured)) == Enum.sort(Keyword.keys(measurements))
+      assert Enum.sort(Map.keys(metadata)) == Enum.sort(Keyword.keys(fields))
+      assert {metadata.where, metadata.failed, metadata.decision} == {:store, :memory, :cold}
+    end
+
+    test "has each late frame of a bot as a decision" do
+      {:ok, policy} =
+        Policy.init(embedding: {:vector, 1}, backbone: :mlp, heads: [go: {:bernoulli, 1}])
+
+      own = Options.validate!([policy: policy, deadline_ms: 1_000], Bot.Catalogue.schema(:start))
+      {:ok, turn} = Bot.Turn.open(own)
+      long_ago = System.monotonic_time() - System.convert_time_unit(60, :second, :native)
+      {:none, _turn} = Bot.Turn.event(turn, {:frame, {0, [0.5]}}, long_ago)
+      assert_received {:told, [:sconce, :pressure, :decision], _measured, metadata}
+      assert {metadata.where, metadata.failed, metadata.decision} == {:play, :deadline, :skip}
     end
 
     test "has a list of names to attach to" do

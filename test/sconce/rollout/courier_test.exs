@@ -96,6 +96,17 @@ defmodule Sconce.Rollout.CourierTest do
     assert carry(context, [%{take: 1}], batch_bytes: bytes) == context.segments
   end
 
+  test "a learner that never answers ends the courier if the table says so", context do
+    Process.flag(:trap_exit, true)
+    {:ok, inbox} = Native.inbox_new(Spec.to_native(context.policy.spec), ["reward"], 65_536)
+    test = self()
+    own = [rows: %{{:deadline, :network} => [:stop]}, progress: &send(test, {:told, &1})]
+    options = [poll_ms: 1, batch_bytes: 1, in_flight: 1, pressure: Pressure.new(:network, own)]
+    courier = Courier.start_link(inbox, :no_such_learner, options, :counters.new(1, []))
+    assert_receive {:EXIT, ^courier, {:shutdown, %Sconce.Error{kind: :deadline}}}, 30_000
+    assert_received {:told, %{failed: :deadline, where: :network, decision: :stop}}
+  end
+
   test "a learner that dies loses what it had, and nothing else is lost", context do
     bytes = 4 * byte_size(hd(context.segments))
     learners = [%{take: 100, dies_at: 2}, %{take: 100, dies_at: 1}, %{take: 100}]

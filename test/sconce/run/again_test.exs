@@ -5,6 +5,7 @@ defmodule Sconce.Run.AgainTest do
 
   alias Sconce.Env.CartPole
   alias Sconce.{Error, PPO, Pressure, Run, Trainer}
+  alias Sconce.Trainer.Settings
 
   defmodule HangsOnce do
     @moduledoc "A world whose step number `:hangs_at`, counted over all runs, never returns."
@@ -97,6 +98,26 @@ defmodule Sconce.Run.AgainTest do
       assert {report.stopped, report.steps} == {:finished, 4}
       assert {decided.decision, decided.device} == {:other_device, :cpu}
       assert decided.reason =~ "cuda" or decided.reason =~ "CUDA"
+    end
+
+    test "that has saved a state goes on from it on the other device", %{opts: opts} do
+      here = Keyword.put(opts, :device, :cpu)
+      {{:ok, first}, []} = run(Trainer, here)
+      # A resumed run whose device is gone.
+      more = [steps: 6, decay_steps: 4, device: {:cuda, 9_999}, pressure: [other_device: :cpu]]
+      resumed = [out: opts[:out], resume: true] ++ more
+      {{:ok, report}, [decided]} = run(Trainer, resumed)
+      assert {first.steps, report.steps, decided.decision} == {4, 6, :other_device}
+
+      # The options of another attempt are those that a resumed run may have.
+      more = [steps: 8, decay_steps: 6, backbone: :mlp, machine: [threads: 1], progress: nil]
+      again = Settings.again(Keyword.merge(here, more), true, :cpu)
+
+      assert Enum.sort(Keyword.keys(again)) ==
+               ~w(corpus decay_steps device out progress resume steps threads)a
+
+      {{:ok, report}, []} = run(Trainer, Keyword.delete(again, :progress))
+      assert report.steps == 8
     end
 
     test "refuses wrong options of decisions before it starts", %{opts: opts} do
