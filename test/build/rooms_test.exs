@@ -22,6 +22,7 @@ defmodule Sconce.Build.RoomsTest do
     "evolve" => ~w(env nn ops tensor cuda),
     "hrr" => ~w(tensor cuda),
     "onnx" => ~w(nn ops tensor),
+    "store" => ~w(tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>
       ~w(onnx compat compress evolve hrr net play serve train data env fixtures nn realtime ops game tensor cuda)

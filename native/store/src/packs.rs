@@ -1,0 +1,104 @@
+//! The packs of a store that is open for writing.
+
+use std::collections::BTreeMap;
+
+use sconce_tensor::{Error, Result};
+
+use crate::disk::index::Index;
+use crate::disk::{Disk, HEADER, Stored};
+
+/// A pack of this many bytes gets no more blocks.
+const PACK_BYTES: u64 = 64 << 20;
+
+/// The packs of a store that is open for writing.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) generation: u64,
+    pub(crate) next_pack: u32,
+    /// The pack that gets the next block.
+    pub(crate) current: Option<u32>,
+    /// The end of each pack.
+    pub(crate) ends: BTreeMap<u32, u64>,
+    /// Packs with bytes that may be lost in a power cut.
+    pub(crate) dirty: Vec<u32>,
+    /// Whether names changed since the last commit.
+    pub(crate) changed: bool,
+    /// The failure after which nothing may be acknowledged any more.
+    pub(crate) failed: Option<String>,
+}
+
+impl Writer {
+    /// Continues behind the blocks of an index. Packs that the index does not name are leftovers of a killed process.
+    pub(crate) fn open(disk: &dyn Disk, index: &Index) -> Result<Writer> {
+        let ends: BTreeMap<u32, u64> = index.packs.iter().copied().collect();
+        let mut next_pack = index.next_pack;
+        for pack in disk.packs()? {
+            next_pack = next_pack.max(pack.saturating_add(1));
+            if !ends.contains_key(&pack) {
+                disk.remove(pack)?;
+            }
+        }
+        Ok(Writer {
+            generation: index.generation,
+            next_pack,
+            current: None,
+            ends,
+            dirty: vec![],
+            changed: false,
+            failed: None,
+        })
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(reason) => Err(Error::Unavailable {
+                what: "writing to the store until it is opened again".into(),
+                reason: reason.clone(),
+            }),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ends.values().sum()
+    }
+
+    /// Appends a block to the current pack.
+    pub(crate) fn append(
+        &mut self,
+        disk: &dyn Disk,
+        most: Option<u64>,
+        block: Stored,
+        stored: &[u8],
+    ) -> Result<Stored> {
+        let length = (HEADER + stored.len()) as u64;
+        if let Some(most) = most
+            && self.bytes() + length > most
+        {
+            let all = (self.bytes() + length) as f64;
+            return Err(Error::out_of_range("bytes on disk", all, 0.0, most as f64));
+        }
+        let pack = match self.current {
+            Some(pack) if self.end(pack) < PACK_BYTES => pack,
+            _ => {
+                let pack = self.next_pack;
+                self.next_pack += 1;
+                self.current = Some(pack);
+                pack
+            }
+        };
+        let end = self.end(pack);
+        let at = Stored { pack, offset: end + HEADER as u64, ..block };
+        // After a failure the end stays, so the next block overwrites what came of this one.
+        disk.write(pack, end, &[&at.header()[..], stored].concat())?;
+        self.ends.insert(pack, end + length);
+        if !self.dirty.contains(&pack) {
+            self.dirty.push(pack);
+        }
+        Ok(at)
+    }
+
+    fn end(&self, pack: u32) -> u64 {
+        self.ends.get(&pack).copied().unwrap_or_default()
+    }
+}

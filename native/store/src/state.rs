@@ -1,0 +1,296 @@
+//! What is where: the names, the blocks, and the tiers that hold them. One lock guards it, and nothing under the lock
+//! waits for a disk or compresses.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::codec::Codec;
+use crate::disk::{Digest, Stored};
+use crate::prefetch::{Place, PrefetchOptions, Stream};
+use crate::queue::{Id, Queue};
+use crate::tensor::Tensor;
+
+/// Bytes of a block in RAM.
+pub(crate) type Bytes = Arc<Vec<u8>>;
+
+/// Streams that are remembered.
+const MOST_STREAMS: usize = 64;
+/// Bytes of blocks that wait to be compressed. What comes beyond is read from disk again when it is needed.
+const MOST_DEMOTED: u64 = 16 << 20;
+
+/// A block.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) at: Stored,
+    pub(crate) raw: Option<Bytes>,
+    pub(crate) packed: Option<Bytes>,
+    /// Whether a thread reads it.
+    pub(crate) loading: bool,
+    /// How often tensors use it.
+    pub(crate) uses: u32,
+    /// The stream for which it was prefetched, until it is asked for.
+    pub(crate) ahead: Option<u64>,
+    place: Place,
+}
+
+/// Counts since the store was opened.
+#[derive(Debug, Default, Clone, Serialize)]
+pub struct Counts {
+    /// Blocks that a reader asked for.
+    pub requests: u64,
+    /// Of these, blocks that were in RAM.
+    pub in_ram: u64,
+    /// Of these, blocks that were in compressed RAM.
+    pub in_compressed: u64,
+    /// Blocks that were prefetched.
+    pub prefetched: u64,
+    /// Of these, blocks that were then asked for.
+    pub prefetched_used: u64,
+    /// Of the used ones, blocks that had not arrived in time.
+    pub prefetched_late: u64,
+    /// Of the prefetched ones, blocks that left RAM unused.
+    pub prefetched_unused: u64,
+    /// Bytes that were read from disk.
+    pub read_bytes: u64,
+    /// Bytes that were written to disk.
+    pub written_bytes: u64,
+    /// Bytes that readers waited for.
+    pub waited_bytes: u64,
+    /// Nanoseconds that readers waited.
+    pub waited_ns: u64,
+    /// Blocks that were put, and were there before.
+    pub repeated: u64,
+    /// Blocks that a check found damaged.
+    pub damaged: u64,
+}
+
+/// The contents of a store in this process.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tensors: BTreeMap<String, Arc<Tensor>>,
+    pub(crate) blocks: HashMap<Id, Block>,
+    by_digest: HashMap<Digest, Id>,
+    by_place: BTreeMap<Place, Id>,
+    next_id: Id,
+    next_place: Place,
+    pub(crate) ram: Queue,
+    pub(crate) compressed: Queue,
+    prefetch: PrefetchOptions,
+    streams: HashMap<u64, (Stream, u64)>,
+    /// Names that are being put.
+    pub(crate) claimed: HashSet<String>,
+    /// Blocks that a reader waits for, that are prefetched, and that shall be compressed.
+    pub(crate) urgent: VecDeque<Id>,
+    pub(crate) ahead: VecDeque<Id>,
+    pub(crate) demoted: VecDeque<(Id, Bytes)>,
+    demoted_bytes: u64,
+    /// Bytes that were prefetched and not asked for yet.
+    ahead_bytes: u64,
+    /// Readers that load a block themselves.
+    pub(crate) readers: u32,
+    pub(crate) closing: bool,
+    pub(crate) counts: Counts,
+}
+
+impl State {
+    pub(crate) fn new(ram: u64, compressed: u64, prefetch: PrefetchOptions) -> State {
+        State {
+            tensors: BTreeMap::new(),
+            blocks: HashMap::new(),
+            by_digest: HashMap::new(),
+            by_place: BTreeMap::new(),
+            next_id: 0,
+            next_place: 0,
+            ram: Queue::new(ram),
+            compressed: Queue::new(compressed),
+            prefetch,
+            streams: HashMap::new(),
+            claimed: HashSet::new(),
+            urgent: VecDeque::new(),
+            ahead: VecDeque::new(),
+            demoted: VecDeque::new(),
+            demoted_bytes: 0,
+            ahead_bytes: 0,
+            readers: 0,
+            closing: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The block of a content, which gains a use.
+    pub(crate) fn used(&mut self, digest: Digest, bytes: u64) -> Option<Id> {
+        let id = self.by_digest.get(&digest).copied()?;
+        let block = self.blocks.get_mut(&id).filter(|block| u64::from(block.at.raw) == bytes)?;
+        block.uses += 1;
+        Some(id)
+    }
+
+    /// Adds a block that lies on disk, with one use.
+    pub(crate) fn add(&mut self, at: Stored, uses: u32) -> Id {
+        let (id, place) = (self.next_id, self.next_place);
+        // Numbers of blocks that are gone are not given again before 2^32 others.
+        self.next_id = (1..=u32::MAX)
+            .find_map(|n| {
+                let next = id.wrapping_add(n);
+                (!self.blocks.contains_key(&next)).then_some(next)
+            })
+            .unwrap_or(id);
+        self.next_place += 1;
+        let block = Block { at, raw: None, packed: None, loading: false, uses, ahead: None, place };
+        self.blocks.insert(id, block);
+        self.by_digest.insert(at.digest, id);
+        self.by_place.insert(place, id);
+        id
+    }
+
+    /// A tensor no longer uses a block.
+    pub(crate) fn release(&mut self, id: Id) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        block.uses = block.uses.saturating_sub(1);
+        if block.uses > 0 {
+            return;
+        }
+        if let Some(block) = self.blocks.remove(&id) {
+            if self.by_digest.get(&block.at.digest) == Some(&id) {
+                self.by_digest.remove(&block.at.digest);
+            }
+            self.by_place.remove(&block.place);
+            self.ram.remove(id);
+            self.compressed.remove(id);
+            if block.ahead.is_some() {
+                self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
+            }
+        }
+    }
+
+    /// A damaged block is not taken for a new one of the same content.
+    pub(crate) fn distrust(&mut self, id: Id) {
+        self.counts.damaged += 1;
+        if let Some(block) = self.blocks.get(&id)
+            && self.by_digest.get(&block.at.digest) == Some(&id)
+        {
+            self.by_digest.remove(&block.at.digest);
+        }
+    }
+
+    /// The bytes of a block, if they are in RAM.
+    pub(crate) fn resident(&self, id: Id) -> Option<Bytes> {
+        self.blocks.get(&id)?.raw.clone()
+    }
+
+    /// Counts a request of a stream, and queues what the stream will ask for next.
+    pub(crate) fn ask(&mut self, id: Id, stream: u64) {
+        self.counts.requests += 1;
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let (place, bytes) = (block.place, u64::from(block.at.raw));
+        let (in_ram, in_compressed) = (block.raw.is_some(), block.packed.is_some());
+        let ahead = block.ahead.take();
+        self.counts.in_ram += u64::from(in_ram);
+        self.counts.in_compressed += u64::from(!in_ram && in_compressed);
+        if in_ram {
+            self.ram.touch(id);
+        }
+        if let Some(of) = ahead {
+            self.ahead_bytes = self.ahead_bytes.saturating_sub(bytes);
+            self.counts.prefetched_used += 1;
+            if !in_ram {
+                self.counts.prefetched_late += 1;
+                let options = self.prefetch;
+                self.with_stream(of, |stream| stream.was_late(&options));
+            }
+        }
+        if self.prefetch.depth > 0 {
+            let options = self.prefetch;
+            let next = self.stream(stream).next(place, &options);
+            next.into_iter().for_each(|place| self.prefetch(place, stream));
+        }
+    }
+
+    fn prefetch(&mut self, place: Place, stream: u64) {
+        let Some(id) = self.by_place.get(&place).copied() else { return };
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let bytes = u64::from(block.at.raw);
+        let waits = block.raw.is_some() || block.loading || block.ahead.is_some();
+        let most = self.prefetch.bytes.min(self.ram.budget() / 2);
+        if !waits && self.ahead_bytes + bytes <= most {
+            block.ahead = Some(stream);
+            self.ahead_bytes += bytes;
+            self.counts.prefetched += 1;
+            self.ahead.push_back(id);
+        }
+    }
+
+    fn stream(&mut self, number: u64) -> &mut Stream {
+        if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&number) {
+            let oldest = self.streams.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(number) = oldest.map(|(number, _)| *number) {
+                self.streams.remove(&number);
+            }
+        }
+        let entry = self.streams.entry(number).or_default();
+        entry.1 = self.counts.requests;
+        &mut entry.0
+    }
+
+    fn with_stream(&mut self, number: u64, work: impl FnOnce(&mut Stream)) {
+        if let Some((stream, _)) = self.streams.get_mut(&number) {
+            work(stream);
+        }
+    }
+
+    /// Puts a block into RAM. Those that leave for it are queued for compressed RAM, if that gains anything.
+    pub(crate) fn keep(&mut self, id: Id, raw: Bytes) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let bytes = raw.len() as u64;
+        block.raw = Some(raw);
+        self.ram.insert(id, bytes);
+        while let Some(out) = self.ram.evict() {
+            self.leave_ram(out);
+        }
+    }
+
+    fn leave_ram(&mut self, id: Id) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let raw = block.raw.take();
+        if let Some(of) = block.ahead.take() {
+            self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
+            self.counts.prefetched_unused += 1;
+            self.with_stream(of, Stream::was_unused);
+            return;
+        }
+        let gains = block.at.codec != Codec::Raw && block.packed.is_none();
+        let bytes = u64::from(block.at.raw);
+        if let Some(raw) = raw
+            && gains
+            && self.compressed.budget() > 0
+            && self.demoted_bytes + bytes <= MOST_DEMOTED
+        {
+            self.demoted_bytes += bytes;
+            self.demoted.push_back((id, raw));
+        }
+    }
+
+    pub(crate) fn next_demoted(&mut self) -> Option<(Id, Bytes)> {
+        let (id, raw) = self.demoted.pop_front()?;
+        self.demoted_bytes = self.demoted_bytes.saturating_sub(raw.len() as u64);
+        Some((id, raw))
+    }
+
+    /// Puts the stored form of a block into compressed RAM.
+    pub(crate) fn keep_compressed(&mut self, id: Id, packed: Bytes) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        if self.compressed.budget() == 0 || block.at.codec == Codec::Raw {
+            return;
+        }
+        let bytes = packed.len() as u64;
+        block.packed = Some(packed);
+        self.compressed.insert(id, bytes);
+        while let Some(out) = self.compressed.evict() {
+            if let Some(block) = self.blocks.get_mut(&out) {
+                block.packed = None;
+            }
+        }
+    }
+}
