@@ -77,7 +77,7 @@ defmodule Sconce.MixProject do
           Sconce.Env.CartPole,
           Sconce.Env.Billiards
         ],
-        Data: [Sconce.Corpus, Sconce.Loader],
+        Data: [Sconce.Corpus, Sconce.Loader, Sconce.Store],
         Reports: [Sconce.Report, Sconce.Report.Game, Sconce.Report.Summary],
         Training: [
           Sconce.Trainer,

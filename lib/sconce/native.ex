@@ -234,6 +234,20 @@ defmodule Sconce.Native do
   def league_play(_reference, _players, _world, _tournament), do: unavailable(:league)
   def league_rate(_reference, _wins, _draws), do: unavailable(:rate)
 
+  # Store
+  def store_open(_reference, _path, _options), do: unavailable(:open)
+  def store_put(_store, _reference, _tensors, _commit), do: unavailable(:put)
+  def store_get(_store, _reference, _name, _rows, _stream), do: unavailable(:get)
+  def store_delete(_store, _reference, _names, _commit), do: unavailable(:delete)
+  def store_commit(_store, _reference), do: unavailable(:commit)
+  def store_compact(_store, _reference, _share), do: unavailable(:compact)
+  def store_verify(_store, _reference), do: unavailable(:verify)
+  def store_refresh(_store, _reference), do: unavailable(:refresh)
+  def store_names(_store), do: unavailable(:names)
+  def store_tensor(_store, _name), do: unavailable(:info)
+  def store_stats(_store), do: unavailable(:stats)
+  def store_close(_store, _reference), do: unavailable(:close)
+
   # Archive
   def archive_new(_reference, _options), do: unavailable(:archive)
   def archive_load(_reference, _path), do: unavailable(:load)

@@ -25,7 +25,7 @@ defmodule Sconce.Build.RoomsTest do
     "store" => ~w(tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>
-      ~w(onnx compat compress evolve hrr net play serve train data env fixtures nn realtime ops game tensor cuda)
+      ~w(onnx compat compress evolve hrr store net play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

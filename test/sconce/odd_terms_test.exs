@@ -29,6 +29,7 @@ defmodule Sconce.OddTermsTest do
     Rollout,
     Serving,
     Session,
+    Store,
     Trainer,
     Tuner,
     Zoo
@@ -95,6 +96,9 @@ defmodule Sconce.OddTermsTest do
     own = [archive: searched, batch: 4, measures: [:length]]
     {:ok, searching} = Search.new(small, :cart_pole, own)
     {:ok, island} = Sconce.Evolve.Island.start_link(searching, group: :odd_terms, generations: 1)
+    {:ok, store} = Store.open(Path.join(dir, "store"))
+    :ok = Store.put(store, "a", [1])
+    {:ok, closed} = Store.open(Path.join(dir, "closed"))
     {:ok, vectors} = HRR.atoms(2, 16)
     {:ok, net} = Net.init(@net)
     {:ok, neat} = Neat.new(inputs: 1, outputs: 1, population: 4)
@@ -132,6 +136,8 @@ defmodule Sconce.OddTermsTest do
        searching: searching,
        island: island,
        vectors: vectors,
+       store: store,
+       closed: closed,
        neat: neat,
        genome: genome,
        endpoint: endpoint,
@@ -219,6 +225,19 @@ defmodule Sconce.OddTermsTest do
       {Env, :step, [env, [0]]},
       {Env, :steps, [env]},
       {Env, :trace, [policy, :cart_pole, [episodes: 1]]},
+      {Store, :close, [context.closed]},
+      {Store, :commit, [context.store]},
+      {Store, :compact, [context.store, [share: 0.5]]},
+      {Store, :delete, [context.store, "none", [commit: false]]},
+      {Store, :get, [context.store, "a", [rows: {0, 1}, stream: 1]]},
+      {Store, :info, [context.store, "a"]},
+      {Store, :names, [context.store]},
+      {Store, :open, [@nowhere, [ram: 1]]},
+      {Store, :put, [context.store, "b", [1], [commit: false]]},
+      {Store, :put_all, [context.store, %{"b" => [1]}, [commit: false]]},
+      {Store, :refresh, [context.store]},
+      {Store, :stats, [context.store]},
+      {Store, :verify, [context.store]},
       {Archive, :add, [context.archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]]]},
       {Archive, :best, [context.archive]},
       {Archive, :compress, [context.archive, [cells: {:grid, [2, 2]}, ranges: [{0, 1}, {0, 1}]]]},

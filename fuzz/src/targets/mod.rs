@@ -12,6 +12,7 @@ mod run;
 mod search;
 mod snapshot;
 mod specs;
+mod store;
 mod tables;
 
 use std::path::Path;
@@ -46,7 +47,7 @@ const MEMORY: usize = 200 << 20;
 pub const OF_INPUT: usize = 16;
 
 /// All targets.
-pub const ALL: [Target; 15] = [
+pub const ALL: [Target; 16] = [
     Target {
         name: "replay",
         seeds: replay::seeds,
@@ -108,6 +109,14 @@ pub const ALL: [Target; 15] = [
         seeds: snapshot::seeds,
         mutate: snapshot::mutate,
         run: snapshot::run,
+        stack: THREAD,
+        memory: MEMORY,
+    },
+    Target {
+        name: "store",
+        seeds: store::seeds,
+        mutate: store::mutate,
+        run: store::run,
         stack: THREAD,
         memory: MEMORY,
     },

@@ -33,6 +33,7 @@ mod rollout;
 mod serving;
 mod session;
 mod shrink;
+mod store;
 mod system;
 mod trainer;
 

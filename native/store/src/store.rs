@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use sconce_tensor::{Error, Result, memory};
@@ -160,7 +161,10 @@ pub(crate) struct Shared {
 
 /// A store of named tensors. Any thread may use it.
 #[derive(Debug)]
-pub struct Store(pub(crate) Arc<Shared>);
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
 
 impl Store {
     /// Opens a folder.
@@ -203,27 +207,50 @@ impl Store {
             writer: Mutex::new(writer),
             fault,
         });
-        for at in 0..shared.options.threads {
-            let own = shared.clone();
-            let started = std::thread::Builder::new()
-                .name(format!("sconce-store-{at}"))
-                .spawn(move || own.work());
-            started.map_err(|error| Error::Unavailable {
+        let store = Store { shared, threads: Mutex::default() };
+        for at in 0..store.shared.options.threads {
+            let own = store.shared.clone();
+            let started =
+                Builder::new().name(format!("sconce-store-{at}")).spawn(move || own.work());
+            let thread = started.map_err(|error| Error::Unavailable {
                 what: "a thread of the store".into(),
                 reason: error.to_string(),
             })?;
+            store.threads().push(thread);
         }
-        Ok(Store(shared))
+        Ok(store)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Commits, and waits until the threads of the store have ended. The store can still be read.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    pub fn close(&self) -> Result<()> {
+        let committed = if self.shared.options.read_only { Ok(()) } else { self.commit() };
+        self.stop();
+        let threads = std::mem::take(&mut *self.threads());
+        // A thread that panicked has told so.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        committed
+    }
+
+    fn stop(&self) {
+        self.shared.state().closing = true;
+        self.shared.work.notify_all();
     }
 
     /// The fault of the index, if it was damaged and its copy was read instead.
     pub fn fault(&self) -> Option<&str> {
-        self.0.fault.as_deref()
+        self.shared.fault.as_deref()
     }
 
     /// The names, in order.
     pub fn names(&self) -> Vec<String> {
-        self.0.state().tensors.keys().cloned().collect()
+        self.shared.state().tensors.keys().cloned().collect()
     }
 
     /// A tensor's type, shape and blocks.
@@ -231,7 +258,7 @@ impl Store {
     /// # Errors
     /// `NotFound`.
     pub fn tensor(&self, name: &str) -> Result<Arc<Tensor>> {
-        self.0.tensor(name)
+        self.shared.tensor(name)
     }
 
     /// Rows of a tensor, or all, if all their blocks are in RAM. Never waits.
@@ -244,7 +271,7 @@ impl Store {
         rows: Option<(u64, u64)>,
         stream: u64,
     ) -> Result<Option<Rows>> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let tensor = shared.tensor(name)?;
         let range = range(&tensor, rows)?;
         let mut state = shared.state();
@@ -264,11 +291,11 @@ impl Store {
     /// # Errors
     /// As [`Store::resident`], and `Corrupt` that names the tensor and the file of a damaged block.
     pub fn read(&self, name: &str, rows: Option<(u64, u64)>, stream: u64) -> Result<Rows> {
-        match self.0.read(name, rows, stream) {
+        match self.shared.read(name, rows, stream) {
             // The tensor was replaced meanwhile, or its pack was rewritten by the process that writes.
             Err(Error::NotFound { .. } | Error::Io { .. }) if self.tensor(name).is_ok() => {
                 self.refresh()?;
-                self.0.read(name, rows, stream)
+                self.shared.read(name, rows, stream)
             }
             read => read,
         }
@@ -279,7 +306,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn refresh(&self) -> Result<()> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         if !shared.options.read_only {
             return Ok(());
         }
@@ -293,8 +320,8 @@ impl Store {
 
     /// What the store holds, and where.
     pub fn stats(&self) -> Stats {
-        let disk_bytes = self.0.disk_bytes();
-        let state = self.0.state();
+        let disk_bytes = self.shared.disk_bytes();
+        let state = self.shared.state();
         let sum = |of: fn(&Stored) -> u32| {
             state.blocks.values().map(|block| u64::from(of(&block.at))).sum()
         };
@@ -316,7 +343,7 @@ impl Store {
     /// # Errors
     /// Those of the system; a damaged block is none.
     pub fn verify(&self) -> Result<Vec<Damage>> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let ids: Vec<Id> = shared.state().blocks.keys().copied().collect();
         let mut damaged = vec![];
         for id in ids {
@@ -345,7 +372,7 @@ impl Store {
 
     /// Bytes of the blocks that wait for a thread.
     pub fn is_idle(&self) -> bool {
-        let state = self.0.state();
+        let state = self.shared.state();
         let loading = state.blocks.values().any(|block| block.loading);
         state.urgent.is_empty() && state.ahead.is_empty() && state.demoted.is_empty() && !loading
     }
@@ -354,8 +381,7 @@ impl Store {
 impl Drop for Store {
     /// The threads end when they have done what they are at.
     fn drop(&mut self) {
-        self.0.state().closing = true;
-        self.0.work.notify_all();
+        self.stop();
     }
 }
 

@@ -87,7 +87,7 @@ impl Store {
             let most = MAX_NAME as f64;
             return Err(Error::out_of_range("bytes of the name", name.len() as f64, 1.0, most));
         }
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let mut tensor = Tensor::new(name, dtype, shape.to_vec(), shared.options.block)?;
         if tensor.bytes() != bytes.len() as u64 {
             let what = format!("tensor {name:?}");
@@ -129,10 +129,10 @@ impl Store {
     /// `NotFound` for an unknown name, `Busy` while it is put.
     pub fn delete(&self, name: &str) -> Result<()> {
         self.tensor(name)?;
-        if self.0.state().claimed.contains(name) {
+        if self.shared.state().claimed.contains(name) {
             return Err(Error::Busy { what: format!("tensor {name:?}") });
         }
-        self.0.name(name, None)
+        self.shared.name(name, None)
     }
 
     /// Returns when all that was put and deleted before would survive a power cut.
@@ -141,7 +141,7 @@ impl Store {
     /// Those of the system; what was committed before stays. After a failed sync of a pack, which leaves open what lies
     /// on disk, nothing more is written until the store is opened again.
     pub fn commit(&self) -> Result<()> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         shared.with_writer(|writer| match writer.changed {
             true => shared.commit(writer),
             false => Ok(()),
@@ -153,7 +153,7 @@ impl Store {
     /// # Errors
     /// As [`Store::commit`]. A pack with a damaged block stays.
     pub fn compact(&self, share: f64) -> Result<u64> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         shared.with_writer(|writer| {
             // Blocks that only an older index uses are given up first.
             shared.commit(writer)?;

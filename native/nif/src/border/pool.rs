@@ -52,7 +52,18 @@ pub(crate) fn submit<T: Answer>(
     reference: Reference,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<()> {
-    let permit = shared()?.permit()?;
+    submit_to(shared()?, env, op, reference, work)
+}
+
+/// Like [`submit`], for another pool.
+pub(crate) fn submit_to<T: Answer>(
+    pool: &Pool,
+    env: Env,
+    op: &'static str,
+    reference: Reference,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<()> {
+    let permit = pool.permit()?;
     let reply = Reply::new(env, op, reference);
     permit.submit(None, move |start| reply.run(|| start.and_then(|()| work())));
     Ok(())
