@@ -242,7 +242,7 @@ fn store_tensor<'a>(env: Env<'a>, store: Handle<StoreHandle>, name: String) -> T
     })
 }
 
-/// What the store holds, and where.
+/// The contents of the store, and their places.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn store_stats<'a>(env: Env<'a>, store: Handle<StoreHandle>) -> Term<'a> {
     call(env, "stats", || Ok(Data(StoreHandle::get(store)?.stats())))

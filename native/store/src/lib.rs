@@ -4,7 +4,7 @@
 //! blocks lie on disk, in packs; RAM holds those that are in use, compressed RAM some of those that left it. Threads of
 //! the store read ahead of readers whose pattern they know, and compress what leaves RAM.
 //!
-//! What was committed survives a kill and a power cut. Each block has a checksum, which every read checks.
+//! A commit survives a kill and a power cut. Each block has a checksum, which every read checks.
 #![warn(unreachable_pub)]
 
 pub mod codec;

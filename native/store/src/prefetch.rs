@@ -43,7 +43,7 @@ impl Default for PrefetchOptions {
     }
 }
 
-/// What a stream looks like.
+/// The predictor that fits a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
@@ -62,7 +62,7 @@ const PATTERNS: [Pattern; 3] = [Pattern::Step, Pattern::Period, Pattern::Success
 pub struct Stream {
     history: VecDeque<Place>,
     successors: HashMap<Place, [(Place, u32); SUCCESSORS]>,
-    /// What each predictor said would come next.
+    /// The place that each predictor expected next.
     said: [Option<Place>; 3],
     /// The share of the latest predictions that were right.
     right: [f64; 3],

@@ -1,4 +1,4 @@
-//! What is where: the names, the blocks, and the tiers that hold them. One lock guards it, and nothing under the lock
+//! The names, the blocks, and the tiers that hold them. One lock guards it, and nothing under the lock
 //! waits for a disk or compresses.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -17,8 +17,8 @@ pub(crate) type Bytes = Arc<Vec<u8>>;
 
 /// Streams that are remembered.
 const MOST_STREAMS: usize = 64;
-/// Bytes of blocks that wait to be compressed. What comes beyond is read from disk again when it is needed.
-const MOST_DEMOTED: u64 = 16 << 20;
+/// Bytes of blocks that wait to be compressed. Others are read from disk again when they are needed.
+const MOST_DEMOTED: u64 = 4 << 20;
 
 /// A block.
 #[derive(Debug)]

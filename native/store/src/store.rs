@@ -35,7 +35,7 @@ pub struct StoreOptions {
     pub threads: usize,
     /// Bytes a second that these threads read and write at most.
     pub background: Option<u64>,
-    /// What is prefetched.
+    /// Options of prefetching.
     pub prefetch: PrefetchOptions,
     /// Whether the store is opened for reading beside a process that writes.
     pub read_only: bool,
@@ -106,7 +106,7 @@ impl Rows {
     }
 }
 
-/// What a store holds, and where.
+/// The contents of a store, and their places.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stats {
     /// Tensors.
@@ -143,7 +143,7 @@ pub struct Damage {
     pub reason: String,
 }
 
-/// What all threads of a store share.
+/// The part of a store that its threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) disk: Box<dyn Disk>,
@@ -318,7 +318,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the store holds, and where.
+    /// The contents of the store, and their places.
     pub fn stats(&self) -> Stats {
         let disk_bytes = self.shared.disk_bytes();
         let state = self.shared.state();
@@ -626,7 +626,7 @@ impl Shared {
                 state = self.begin(state, id);
                 continue;
             }
-            // What a caller waits for comes first.
+            // Blocks for which a caller waits come first.
             let pause = if state.readers > 0 { Some(None) } else { budget.pause().map(Some) };
             if pause.is_none() {
                 if let Some(id) = state.ahead.pop_front() {

@@ -194,7 +194,7 @@ fn damage_is_named_and_the_rest_is_served() {
                 Err(other) => panic!("{other}"),
             }
         }
-        // What is put again is whole again.
+        // A tensor that is put again is whole again.
         let seed = name[1..].parse().unwrap();
         store.put(name, f32s(), &[10_000], &numbers(seed, 10_000)).unwrap();
         assert!(read(&store, name) == numbers(seed, 10_000));

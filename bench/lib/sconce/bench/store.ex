@@ -14,8 +14,8 @@ defmodule Sconce.Bench.Store do
   @script Path.expand("../../../peers/store.py", __DIR__)
   @groups "/sys/fs/cgroup/memory"
   # 64 MB for blocks, and what a program allocates beside them while it reads.
-  @limit 80 * 2 ** 20
-  @options [ram: 44 * 2 ** 20, compressed: 20 * 2 ** 20]
+  @limit 96 * 2 ** 20
+  @options [ram: 48 * 2 ** 20, compressed: 0]
   @turns 3
 
   @columns [
@@ -101,9 +101,9 @@ defmodule Sconce.Bench.Store do
     }
   end
 
-  defp run_one("sconce", folder, orders, seconds) do
+  defp run_one("sconce", folder, _orders, seconds) do
     script = """
-    Sconce.Bench.Store.child(#{inspect(folder)}, #{inspect(orders)}, #{inspect(group("sconce"))}, #{seconds / 1})
+    Sconce.Bench.Store.child(#{inspect(folder)}, #{inspect(group("sconce"))}, #{seconds / 1})
     """
 
     %{status: 0, output: output} = Child.await(Child.elixir(script), 600_000)
@@ -141,8 +141,8 @@ defmodule Sconce.Bench.Store do
   end
 
   @doc "The measured program: writes the blocks, enters the group, and prints a line of JSON per order."
-  @spec child(Path.t(), Path.t(), Path.t(), float) :: :ok
-  def child(folder, orders, group, seconds) do
+  @spec child(Path.t(), Path.t(), float) :: :ok
+  def child(folder, group, seconds) do
     {:ok, _apps} = Application.ensure_all_started(:sconce)
     path = Path.join(folder, "store-#{System.unique_integer([:positive])}-#{System.pid()}")
     {:ok, store} = Store.open(path, @options)
@@ -160,8 +160,7 @@ defmodule Sconce.Bench.Store do
     enter(group)
     System.cmd("sync", [])
     File.write("/proc/sys/vm/drop_caches", "1")
-    {:ok, text} = File.read(orders)
-    orders = Sconce.Bench.Peers.parse(text)
+    orders = orders()
 
     for name <- @orders do
       {:ok, store} = Store.open(path, @options)

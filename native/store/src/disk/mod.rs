@@ -23,7 +23,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Writes into a pack, which is created if it is missing.
     ///
     /// # Errors
-    /// Those of the system. What was there before may be partly overwritten.
+    /// Those of the system. Former bytes there may be partly overwritten.
     fn write(&self, pack: u32, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Reads from a pack until `to` is full.
