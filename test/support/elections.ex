@@ -31,7 +31,7 @@ defmodule Sconce.Test.Elections do
       late?: Keyword.get(opts, :late?, Enum.random([false, true])),
       loss: Enum.random([0.0, 0.0, 0.05, 0.3]),
       twice: Enum.random([0.0, 0.1, 0.5]),
-      slow: if(faults?, do: Enum.random([0.0, 0.05, 0.3]), else: 0.0),
+      slow: opts[:slow] || if(faults?, do: Enum.random([0.0, 0.05, 0.3]), else: 0.0),
       faults?: faults?,
       groups: nil,
       nodes: %{},
