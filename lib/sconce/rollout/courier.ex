@@ -38,7 +38,8 @@ defmodule Sconce.Rollout.Courier do
   end
 
   defp weights(state) do
-    with {version, bytes} <- GenServer.call(state.learner, {:weights, state.version}, @call_ms),
+    with {version, bytes} when is_binary(bytes) <-
+           GenServer.call(state.learner, {:weights, state.version}, @call_ms),
          {:ok, ref} <- Call.run(&Native.policy_of_bytes(&1, bytes)),
          :ok <- Native.inbox_publish(state.inbox, ref) do
       %{state | version: version}

@@ -3,20 +3,37 @@ defmodule Sconce.Leader.MemberTest do
 
   alias Sconce.Test.Elections
 
-  # `bench/schedules.exs` runs many more.
+  # The slow test runs many more.
   @schedules 400
+  @many 20_000
   @drifts [no_margin: 0.2]
 
   # `mix test --seed` repeats the schedules.
   defp seeds(count), do: for(n <- 1..count, do: {ExUnit.configuration()[:seed], n, 7})
 
   test "no schedule of losses, delays, drift, partitions and crashes has two leaders at a time" do
-    results = for seed <- seeds(@schedules), do: {seed, Elections.run(seed)}
-    assert for({seed, {:error, what, trace}} <- results, do: {seed, what, trace}) == []
+    hold(@schedules)
+  end
+
+  @tag :slow
+  @tag timeout: :infinity
+  test "no schedule of many has two leaders at a time" do
+    {elections, failed} = hold(@many)
+    IO.puts("#{@many} schedules: #{elections} elections, #{failed} failed ones")
+  end
+
+  defp hold(count) do
+    total =
+      for seed <- seeds(count), reduce: {0, 0} do
+        {elections, failed} ->
+          assert {:ok, summary} = Elections.run(seed), "schedule #{inspect(seed)}"
+          {elections + summary.elections, failed + summary.failed}
+      end
+
     # The schedules have elections, of which some fail.
-    summaries = for {_seed, {:ok, summary}} <- results, do: summary
-    assert Enum.sum(Enum.map(summaries, & &1.elections)) > @schedules
-    assert Enum.sum(Enum.map(summaries, & &1.failed)) > @schedules
+    assert {elections, failed} = total
+    assert elections > count and failed > count
+    total
   end
 
   for {bug, what} <- [
