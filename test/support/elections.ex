@@ -207,7 +207,7 @@ defmodule Sconce.Test.Elections do
 
   defp effect(sim, member, {:won, term}) do
     for {time, earlier} <- Enum.take(sim.wins, 1), earlier >= term do
-      throw({:wrong, {:term, term, after: earlier, won_at: time}, sim})
+      throw({:wrong, {:term, term, earlier, time}, sim})
     end
 
     working = Map.put(sim.working, member, sim.nodes[member].id)

@@ -74,7 +74,8 @@ defmodule Sconce.Leader.Candidate do
   def tick(%{role: :idle} = c, now, wall, _busy) do
     # A majority that has restarted knows no terms: the time of day is above the earlier ones.
     c = %{c | role: :asking, term: max(c.seen + 1, wall), refused: [], grants: %{}}
-    ask(%{c | seen: c.term}, now)
+    {effects, c} = ask(%{c | seen: c.term}, now)
+    {effects, %{c | due: now + patience(c)}}
   end
 
   def tick(%{role: :asking, due: due} = c, now, _wall, _busy) when now >= due, do: failed(c, now)
@@ -199,6 +200,9 @@ defmodule Sconce.Leader.Candidate do
 
   defp later(%{back_until: nil} = c, due), do: %{c | due: due}
   defp later(c, due), do: %{c | due: max(due, c.back_until)}
+
+  # Members that are dead do not answer, so an election that others have refused ends soon; a slow network gets more.
+  defp patience(c), do: div(c.lease_us, 40) * Bitwise.bsl(1, min(c.tries, 4))
 
   # Candidates that ask at the same time take votes from each other, so each waits for a random time, which doubles.
   defp spread(c), do: div(c.lease_us, 20) * Bitwise.bsl(1, min(c.tries, 3))

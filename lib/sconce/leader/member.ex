@@ -57,8 +57,11 @@ defmodule Sconce.Leader.Member do
   # The grant of the process before this one may end later by its candidate's clock than by this one.
   defp quiet_us(config), do: config.lease_us
 
+  # The version of the messages is a part of what members agree on.
+  @version 1
+
   defp digest(config) do
-    agreed = {Enum.sort(config.members), config.lease_us, config.drift}
+    agreed = {@version, Enum.sort(config.members), config.lease_us, config.drift}
     :erlang.md5(:erlang.term_to_binary(agreed))
   end
 

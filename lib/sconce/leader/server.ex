@@ -188,7 +188,7 @@ defmodule Sconce.Leader.Server do
   # The child
 
   defp begun(state, start) do
-    pid = Work.start_link(start, state.opts.max_restarts)
+    pid = Work.start_link(start, state.opts.max_restarts, state.name)
     %{state | work: {pid, Process.monitor(pid), nil}}
   end
 

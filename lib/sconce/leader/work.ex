@@ -3,21 +3,38 @@ defmodule Sconce.Leader.Work do
   # Runs the child of a leader while it leads. It is a process of its own, so that a child that starts slowly does not
   # delay the renewals of the lease. The child is linked to it.
   #
+  # A member that has crashed may be elected again while the child of the process before it is still dying. So each of
+  # these processes is in a group of its node, and waits for the earlier ones.
+  #
   # The leader gets `{:work, pid, {:started, child}}`, and `{:work, pid, {:failed, reason}}` after the last restart.
+
+  alias Sconce.Serving.Group
 
   @enforce_keys [:leader, :start, :restart, :restarts]
   defstruct @enforce_keys ++ [child: nil]
 
-  @doc "Starts the child of a specification; the caller is the leader."
-  @spec start_link(Supervisor.child_spec(), non_neg_integer) :: pid
-  def start_link(%{start: start} = spec, restarts) do
+  @doc "Starts the child of a specification; the caller is the leader of the group `name`."
+  @spec start_link(Supervisor.child_spec(), non_neg_integer, atom) :: pid
+  def start_link(%{start: start} = spec, restarts, name) do
     restart = Map.get(spec, :restart, :permanent)
     work = %__MODULE__{leader: self(), start: start, restart: restart, restarts: restarts}
 
     spawn_link(fn ->
       Process.flag(:trap_exit, true)
+      alone(name)
       work |> begin() |> loop()
     end)
+  end
+
+  defp alone(name) do
+    group = {__MODULE__, name}
+
+    for earlier <- Group.members(group), node(earlier) == node() do
+      ref = Process.monitor(earlier)
+      receive do: ({:DOWN, ^ref, :process, ^earlier, _reason} -> :ok)
+    end
+
+    Group.join(group, self())
   end
 
   @doc "Asks the child to end; the process ends after it."
@@ -74,8 +91,12 @@ defmodule Sconce.Leader.Work do
         receive do: ({:EXIT, ^child, _reason} -> :ok)
 
       # Its lease cannot be known any more.
+      {:EXIT, ^leader, _reason} when child == nil ->
+        :ok
+
       {:EXIT, ^leader, _reason} ->
-        if child, do: Process.exit(child, :kill)
+        Process.exit(child, :kill)
+        receive do: ({:EXIT, ^child, _killed} -> :ok)
 
       {:EXIT, ^child, reason} ->
         work |> exited(reason) |> loop()
