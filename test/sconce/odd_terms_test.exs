@@ -372,7 +372,7 @@ defmodule Sconce.OddTermsTest do
       {Leader, :leader, [context.leader]},
       {Leader, :leading?, [context.leader]},
       {Leader, :resign, [context.leader]},
-      {Leader, :start_link, [[name: :odd_terms_voter, members: [node()], start: Agent]]},
+      {Leader, :start_link, [[name: :odd_terms_voter, members: [node()], candidate: false]]},
       {Leader, :status, [context.leader]},
       {Leader, :subscribe, [context.leader]},
       {Leader, :term, [context.leader]},
