@@ -1,5 +1,5 @@
 defmodule Sconce.Rollout do
-  alias Sconce.{Error, Native, Options, Policy, Pressure, Serving, Session}
+  alias Sconce.{Error, Leader, Native, Options, Policy, Pressure, Serving, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
   alias Sconce.Rollout.{Courier, Window}
@@ -20,6 +20,13 @@ defmodule Sconce.Rollout do
       default: nil,
       doc:
         "Rollout of another node, to which segments go and from which weights come: a pid or `{name, node}`."
+    ],
+    leader: [
+      type: :atom,
+      default: nil,
+      doc:
+        "Name of a `Sconce.Leader` of this node: while it does not lead, segments of other nodes are refused, and they " <>
+          "get no weights."
     ],
     reward_terms: [
       type: {:or, [nil, {:list, :atom}]},
@@ -136,6 +143,20 @@ defmodule Sconce.Rollout do
 
   A rollout that restarts has a new queue: its games open new sessions, and its run is resumed.
 
+  With `Sconce.Leader` the learner is on the node that leads, and the rollouts of the games find it there. Two learners that
+  a partition has made would share the games and forget what the other one has learned:
+
+      # Child of the leader on each node that may learn:
+      {Sconce.Rollout, serving: MyApp.Serving, name: MyApp.Rollout, leader: :learner}
+
+      # Games on other nodes:
+      learner = {:via, Sconce.Leader, {{:learner, members}, MyApp.Rollout}}
+      {:ok, rollout} = Sconce.Rollout.start_link(serving: serving, learner: learner)
+
+  A rollout with `:leader` refuses the segments of other nodes from the end of its lease on, even if its process was
+  suspended meanwhile. They stay on their nodes until the next leader takes them. Its run counts versions of weights from
+  the beginning, and drops segments of versions that it has not made yet as `stale`.
+
   ## Options
 
   #{Options.docs(@start)}
@@ -187,6 +208,8 @@ defmodule Sconce.Rollout do
         inbox: inbox,
         terms: terms,
         learner: learner,
+        leader: options[:leader],
+        refused: 0,
         poll_ms: options[:poll_ms],
         courier: Keyword.put(options, :pressure, pressure),
         version: nil,
@@ -332,8 +355,8 @@ defmodule Sconce.Rollout do
 
   @doc """
   Returns figures since the start: `decisions` and segments `received`, and of these `displaced`, `stale`, `misfits` and
-  `waiting`; the `version` of the serving's weights (nil before the first), the segments `unsent` to another node, and the
-  last `error` of new weights, if any. `start_link/1` has an example.
+  `waiting`; the `version` of the serving's weights (nil before the first), the segments `unsent` to another node, the messages of
+  other nodes `refused` because this node did not lead, and the last `error` of new weights, if any. `start_link/1` has an example.
   """
   @spec info(rollout) :: {:ok, map} | {:error, Error.t()}
   def info(rollout), do: ask(rollout, :info, :info)
@@ -382,17 +405,31 @@ defmodule Sconce.Rollout do
   def handle_call(:info, _from, state) do
     answer =
       with {:ok, counts} <- Native.inbox_counts(state.inbox) do
-        unsent = :counters.get(state.unsent, 1)
-        {:ok, Map.merge(counts, %{version: state.version, unsent: unsent, error: state.error})}
+        own = Map.take(state, [:version, :refused, :error])
+        {:ok, counts |> Map.put(:unsent, :counters.get(state.unsent, 1)) |> Map.merge(own)}
       end
 
     {:reply, answer, state}
   end
 
-  # From another node: segments, of which some may find the queue full. The answer is the number of the first segment that
-  # is not taken yet.
+  # From another node.
   def handle_call({:segments, sender, base, first, segments}, _from, state)
-      when is_integer(base) and is_integer(first) and is_list(segments) do
+      when is_integer(base) and is_integer(first) and is_list(segments),
+      do: leading(state, &offered(&1, sender, base, first, segments))
+
+  def handle_call({:weights, known}, _from, state), do: leading(state, &newest(&1, known))
+
+  # A learner that no longer leads answers no other node: their segments are for the next one.
+  defp leading(%{leader: nil} = state, answer), do: answer.(state)
+
+  defp leading(state, answer) do
+    with {:error, error} <- Leader.term(state.leader),
+         do: {:reply, {:error, error}, %{state | refused: state.refused + 1}},
+         else: ({:ok, _term} -> answer.(state))
+  end
+
+  # Some segments may find the queue full. The answer is the number of the first segment that is not taken yet.
+  defp offered(state, sender, base, first, segments) do
     {new, number} = Window.received(state.senders[sender], base, first, segments)
 
     case new == [] || Native.inbox_offer(state.inbox, new) do
@@ -402,8 +439,8 @@ defmodule Sconce.Rollout do
     end
   end
 
-  # From another node: the newest weights, unless it has them.
-  def handle_call({:weights, known}, _from, state) do
+  # The newest weights, unless the other node has them.
+  defp newest(state, known) do
     case Native.inbox_newest(state.inbox) do
       {:ok, {version, ref}} when version != known ->
         state = packed(state, version, ref)

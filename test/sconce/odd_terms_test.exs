@@ -20,6 +20,7 @@ defmodule Sconce.OddTermsTest do
     Env,
     Error,
     HRR,
+    Leader,
     League,
     Monitor,
     Net,
@@ -74,6 +75,8 @@ defmodule Sconce.OddTermsTest do
     agent = start_supervised!({Agent, exphil})
     {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
     endpoint = start_supervised!({Monitor.Endpoint, port: 0})
+    alone = [name: :odd_terms_leader, members: [node()], lease_ms: 60_000]
+    leader = start_supervised!({Leader, alone})
     {:ok, counter} = Monitor.counter("odd_terms_test_total")
     {:ok, gauge} = Monitor.gauge("odd_terms_test")
     {:ok, histogram} = Monitor.histogram("odd_terms_test_times")
@@ -135,6 +138,7 @@ defmodule Sconce.OddTermsTest do
        evolved: evolved,
        searching: searching,
        island: island,
+       leader: leader,
        vectors: vectors,
        store: store,
        closed: closed,
@@ -392,6 +396,14 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Game, :of!, [@game]},
       {Sconce.Loader, :info, [corpus, [window_size: 4]]},
       {Sconce.Loader, :stream, [corpus, [window_size: 4, as: :binaries]]},
+      {Leader, :await, [context.leader, 10]},
+      {Leader, :leader, [context.leader]},
+      {Leader, :leading?, [context.leader]},
+      {Leader, :resign, [context.leader]},
+      {Leader, :start_link, [[name: :odd_terms_voter, members: [node()], candidate: false]]},
+      {Leader, :status, [context.leader]},
+      {Leader, :subscribe, [context.leader]},
+      {Leader, :term, [context.leader]},
       {Monitor, :add, [context.counter, 1]},
       {Monitor, :counter, ["odd_terms_total", []]},
       {Monitor, :gauge, ["odd_terms", []]},

@@ -2,7 +2,7 @@ defmodule Sconce.RolloutClusterTest do
   # Nodes are names of the whole VM.
   use ExUnit.Case, async: false
 
-  alias Sconce.{Policy, PPO, Rollout, Serving}
+  alias Sconce.{Leader, Policy, PPO, Rollout, Serving}
   alias Sconce.Test.{Cluster, LiveGames, Scratch}
 
   @moduletag timeout: 180_000
@@ -77,6 +77,36 @@ defmodule Sconce.RolloutClusterTest do
     Process.sleep(200)
     assert %{displaced: 0, misfits: 0} = figures(rollout)
     assert figures(rollout).decisions <= 640
+  end
+
+  test "a learner that does not lead refuses what comes from other nodes, until it leads",
+       context do
+    name = :rollout_leader
+    members = [node(), :"nowhere@127.0.0.1"]
+    start_supervised!({Leader, name: name, members: members, lease_ms: 600_000})
+    rollout = start_supervised!({Rollout, serving: context.serving, name: :far_led, leader: name})
+    {node, _os_pid} = Cluster.node!()
+    args = [context.path, rollout, 1..2, [poll_ms: 2]]
+    far = :erpc.call(node, LiveGames, :start_here, args)
+    until(fn -> figures(rollout).refused > 1 end)
+    assert %{received: 0} = figures(rollout)
+    until(fn -> figures(far).unsent > 0 end)
+
+    :ok = stop_supervised({Leader, name})
+    start_supervised!({Leader, name: name, members: [node()], lease_ms: 600_000})
+    until(fn -> figures(rollout).received > 2 end)
+  end
+
+  test "games find the rollout of the node that leads", context do
+    {node, _os_pid} = Cluster.node!()
+    learner = {:via, Leader, {{:rollout_led, [node()]}, :rollout_by_name}}
+    args = [context.path, learner, 1..2, [poll_ms: 2]]
+    _far = :erpc.call(node, LiveGames, :start_here, args)
+    own = [serving: context.serving, name: :rollout_by_name, leader: :rollout_led]
+    led = [name: :rollout_led, members: [node()], lease_ms: 600_000, start: {Rollout, own}]
+    start_supervised!({Leader, led})
+    # It does not exist yet.
+    until(fn -> Map.get(figures(:rollout_by_name), :received, 0) > 2 end)
   end
 
   test "segments of other reward terms are misfits, and those of the same ones come", context do

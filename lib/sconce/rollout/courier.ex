@@ -74,7 +74,8 @@ defmodule Sconce.Rollout.Courier do
   defp late, do: %{what: "the answer of the learner", deadline_ms: @call_ms}
 
   defp weights(state) do
-    with {version, bytes} <- GenServer.call(state.learner, {:weights, state.version}, @call_ms),
+    with {version, bytes} when is_binary(bytes) <-
+           GenServer.call(state.learner, {:weights, state.version}, @call_ms),
          {:ok, ref} <- Call.run(&Native.policy_of_bytes(&1, bytes)),
          :ok <- Native.inbox_publish(state.inbox, ref) do
       {:ok, %{state | version: version}}
