@@ -8,6 +8,8 @@ use sconce_tensor::dispatch;
 
 /// Elements of a group.
 const GROUP: usize = 256;
+/// Bytes of one bit of each element of a group.
+const BYTES: usize = GROUP / 8;
 
 /// Eight vectors of four words.
 type Words = [[u64; 4]; 8];
@@ -38,17 +40,14 @@ dispatch! {
         let (whole, rest) = from.split_at(groups * GROUP * W);
         let (planes, end) = to.split_at_mut(whole.len());
         end.copy_from_slice(rest);
-        let plane = groups * GROUP / 8;
+        let plane = groups * BYTES;
         for (at, group) in whole.chunks_exact(GROUP * W).enumerate() {
-            for byte in 0..W {
-                let words = bytes_transposed(bits_transposed(bytes_of::<W>(group, byte)));
+            for (byte, bytes) in taken::<W>(group).iter().enumerate() {
+                let words = bytes_transposed(bits_transposed(words_of(bytes)));
                 for (bit, word) in words.iter().enumerate() {
-                    let begin = (byte * 8 + bit) * plane + at * (GROUP / 8);
-                    if let Some(place) = planes.get_mut(begin..begin + GROUP / 8) {
-                        let (places, _) = place.as_chunks_mut();
-                        for (place, word) in places.iter_mut().zip(word) {
-                            *place = word.to_le_bytes();
-                        }
+                    let begin = (byte * 8 + bit) * plane + at * BYTES;
+                    if let Some(place) = planes.get_mut(begin..begin + BYTES) {
+                        put(word, place);
                     }
                 }
             }
@@ -63,58 +62,83 @@ dispatch! {
         let (planes, rest) = from.split_at(groups * GROUP * W);
         let (whole, end) = to.split_at_mut(planes.len());
         end.copy_from_slice(rest);
-        let plane = groups * GROUP / 8;
+        let plane = groups * BYTES;
         for (at, group) in whole.chunks_exact_mut(GROUP * W).enumerate() {
-            for byte in 0..W {
+            let mut all = [[0; GROUP]; W];
+            for (byte, bytes) in all.iter_mut().enumerate() {
                 let mut words: Words = [[0; 4]; 8];
                 for (bit, word) in words.iter_mut().enumerate() {
-                    let begin = (byte * 8 + bit) * plane + at * (GROUP / 8);
-                    let place = planes.get(begin..begin + GROUP / 8).unwrap_or_default();
-                    for (word, place) in word.iter_mut().zip(place.as_chunks().0) {
-                        *word = u64::from_le_bytes(*place);
+                    let begin = (byte * 8 + bit) * plane + at * BYTES;
+                    if let Some(Ok(place)) = planes.get(begin..begin + BYTES).map(<&[u8; BYTES]>::try_from) {
+                        *word = word_of(place);
                     }
                 }
-                put_bytes::<W>(bits_transposed(bytes_transposed(words)), group, byte);
+                let words = bits_transposed(bytes_transposed(words));
+                for (word, place) in words.iter().zip(bytes.chunks_exact_mut(BYTES)) {
+                    put(word, place);
+                }
             }
+            given::<W>(&all, group);
         }
     }
 }
 
-/// One byte of each of 256 elements.
+/// The bytes of 256 elements by their place in the element.
 #[inline(always)]
-fn bytes_of<const W: usize>(group: &[u8], byte: usize) -> Words {
-    let mut plane = [0; GROUP];
-    for (place, element) in plane.iter_mut().zip(group.as_chunks::<W>().0) {
-        *place = element[byte];
+fn taken<const W: usize>(group: &[u8]) -> [[u8; GROUP]; W] {
+    let mut all = [[0; GROUP]; W];
+    let (elements, _) = group.as_chunks::<W>();
+    for at in 0..GROUP.min(elements.len()) {
+        for (bytes, byte) in all.iter_mut().zip(elements[at]) {
+            bytes[at] = byte;
+        }
     }
+    all
+}
+
+/// Undoes [`taken`].
+#[inline(always)]
+fn given<const W: usize>(all: &[[u8; GROUP]; W], group: &mut [u8]) {
+    let (elements, _) = group.as_chunks_mut::<W>();
+    for (at, element) in elements.iter_mut().enumerate().take(GROUP) {
+        for (byte, bytes) in element.iter_mut().zip(all) {
+            *byte = bytes[at];
+        }
+    }
+}
+
+#[inline(always)]
+fn words_of(bytes: &[u8; GROUP]) -> Words {
     let mut words: Words = [[0; 4]; 8];
-    let (bytes, _) = plane.as_chunks();
-    for (word, bytes) in words.iter_mut().flatten().zip(bytes) {
-        *word = u64::from_le_bytes(*bytes);
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = word_of(bytes);
     }
     words
 }
 
-/// Puts back what [`bytes_of`] takes.
 #[inline(always)]
-fn put_bytes<const W: usize>(words: Words, group: &mut [u8], byte: usize) {
-    let mut plane = [0; GROUP];
-    let (bytes, _) = plane.as_chunks_mut();
-    for (bytes, word) in bytes.iter_mut().zip(words.iter().flatten()) {
-        *bytes = word.to_le_bytes();
+fn word_of(bytes: &[u8; BYTES]) -> [u64; 4] {
+    let mut word = [0; 4];
+    for (lane, bytes) in word.iter_mut().zip(bytes.as_chunks().0) {
+        *lane = u64::from_le_bytes(*bytes);
     }
-    for (element, byte_of) in group.as_chunks_mut::<W>().0.iter_mut().zip(plane) {
-        element[byte] = byte_of;
+    word
+}
+
+#[inline(always)]
+fn put(word: &[u64; 4], to: &mut [u8]) {
+    for (to, lane) in to.as_chunks_mut().0.iter_mut().zip(word) {
+        *to = lane.to_le_bytes();
     }
 }
 
 /// Transposes the bits of each word as an 8 x 8 matrix; its own inverse.
 #[inline(always)]
 fn bits_transposed(mut words: Words) -> Words {
-    for word in words.iter_mut().flatten() {
-        *word = swapped(*word, 7, 0x00AA_00AA_00AA_00AA);
-        *word = swapped(*word, 14, 0x0000_CCCC_0000_CCCC);
-        *word = swapped(*word, 28, 0x0000_0000_F0F0_F0F0);
+    for word in &mut words {
+        *word = word.map(|lane| swapped(lane, 7, 0x00AA_00AA_00AA_00AA));
+        *word = word.map(|lane| swapped(lane, 14, 0x0000_CCCC_0000_CCCC));
+        *word = word.map(|lane| swapped(lane, 28, 0x0000_0000_F0F0_F0F0));
     }
     words
 }
