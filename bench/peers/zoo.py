@@ -110,6 +110,16 @@ class Model:
         sizes = places(shape[1:], layer, layer["dilation"])
         return self.function(layer["activation"], value), [layer["filters"]] + sizes
 
+    def conv_transpose(self, layer, at, value, shape):
+        inputs = [value, self.weight(at, "weight")] + ([self.weight(at, "bias")] if layer["bias"] else [])
+        value = self.node("ConvTranspose", inputs, kernel_shape=layer["kernel"], strides=layer["stride"],
+                          pads=layer["padding"] * 2, output_padding=layer["output_padding"],
+                          dilations=layer["dilation"], group=layer["groups"])
+        lists = zip(shape[1:], layer["kernel"], layer["stride"], layer["padding"], layer["output_padding"],
+                    layer["dilation"])
+        sizes = [(n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, more, d in lists]
+        return self.function(layer["activation"], value), [layer["filters"]] + sizes
+
     def batch_norm(self, layer, at, value, shape):
         names = ("weight", "bias", "running_mean", "running_var")
         inputs = [value] + [self.weight(at, name) for name in names]
