@@ -77,6 +77,10 @@ defmodule Mix.Tasks.Bench do
   the measured peak of a core. With peers ONNX Runtime runs the same networks in turns; `PEERS_DIR` must hold its
   environment. `apart` is the largest difference of both outputs.
 
+  A second table has the same networks in 8 bits, beside 32 bits and beside ONNX Runtime's static quantisation: `vnni` says whether
+  the CPU has `avx512_vnni`, and `apart` and `ort_apart` are the differences from the own output in 32 bits, relative to its
+  largest number.
+
   `mix bench quantise` is `mix bench.quantise`: the effect of weights in fewer bits on decisions.
 
   Every case and every backbone checks its output. A failed one says FAILED, the others are still measured,
