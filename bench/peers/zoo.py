@@ -7,15 +7,20 @@ FOLDER has three files of each network: NAME.json (the declaration, the inputs a
 
     check NAME            builds the model and compares its outputs with those of Sconce
     time NAME SECONDS     microseconds of single runs
+    check8 NAME           quantises the model to 8 bits and compares its output with that in f32
+    time8 NAME SECONDS    microseconds of its single runs
 
 Needs the packages numpy, onnx and onnxruntime. Models are f32, made of plain operators of opset 20; ONNX Runtime fuses
-batch norm and activations into convolutions.
+batch norm and activations into convolutions. For 8 bits its tools quantise them statically: QDQ, a scale for each filter,
+inputs as unsigned and weights as signed numbers, with ranges of the given input and 15 random ones. On a CPU without VNNI weights
+have 7 bits (`reduce_range`), because products would saturate.
 """
 import argparse
 import json
 import math
 import struct
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -110,6 +115,16 @@ class Model:
         sizes = places(shape[1:], layer, layer["dilation"])
         return self.function(layer["activation"], value), [layer["filters"]] + sizes
 
+    def conv_transpose(self, layer, at, value, shape):
+        inputs = [value, self.weight(at, "weight")] + ([self.weight(at, "bias")] if layer["bias"] else [])
+        value = self.node("ConvTranspose", inputs, kernel_shape=layer["kernel"], strides=layer["stride"],
+                          pads=layer["padding"] * 2, output_padding=layer["output_padding"],
+                          dilations=layer["dilation"], group=layer["groups"])
+        lists = zip(shape[1:], layer["kernel"], layer["stride"], layer["padding"], layer["output_padding"],
+                    layer["dilation"])
+        sizes = [(n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, more, d in lists]
+        return self.function(layer["activation"], value), [layer["filters"]] + sizes
+
     def batch_norm(self, layer, at, value, shape):
         names = ("weight", "bias", "running_mean", "running_var")
         inputs = [value] + [self.weight(at, name) for name in names]
@@ -185,17 +200,64 @@ def places(sizes, layer, dilation):
     return [(size + 2 * pad - by * (k - 1) - 1) // stride + 1 for size, k, stride, pad, by in each]
 
 
+class Samples:
+    """Inputs for calibration: the given ones, then random numbers or tokens."""
+
+    def __init__(self, declaration, feed, count=16):
+        rng = np.random.default_rng(11)
+        self.feeds = [feed] + [self.drawn(declaration, rng) for _ in range(count - 1)]
+
+    @staticmethod
+    def drawn(declaration, rng):
+        def one(each):
+            shape = [1] + each["shape"]
+            if each["vocabulary"] is None:
+                return rng.standard_normal(shape).astype(np.float32)
+            return rng.integers(0, each["vocabulary"], shape)
+        return {each["name"]: one(each) for each in declaration["inputs"]}
+
+    def get_next(self):
+        return self.feeds.pop(0) if self.feeds else None
+
+
+def has_vnni():
+    try:
+        return "avx512_vnni" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def quantised(proto, samples):
+    """The bytes of a model in 8 bits."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+    CalibrationDataReader.register(Samples)
+    with tempfile.TemporaryDirectory() as folder:
+        plain, ready, small = (f"{folder}/{name}.onnx" for name in ("plain", "ready", "small"))
+        onnx.save(proto, plain)
+        quant_pre_process(plain, ready, skip_symbolic_shape=True)
+        quantize_static(ready, small, samples, quant_format=QuantFormat.QDQ, per_channel=True,
+                        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, reduce_range=not has_vnni())
+        return Path(small).read_bytes()
+
+
+def session(bytes_, threads):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
+    return onnxruntime.InferenceSession(bytes_, options, providers=["CPUExecutionProvider"])
+
+
 class Network:
     def __init__(self, folder, name, threads):
         own = json.loads((folder / f"{name}.json").read_text())
         model = Model(own, safetensors(folder / f"{name}.safetensors"))
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
+        self.declaration, self.proto, self.threads = own, model.proto, threads
         bytes_ = model.proto.SerializeToString()
         start = time.perf_counter()
-        self.session = onnxruntime.InferenceSession(bytes_, options, providers=["CPUExecutionProvider"])
+        self.session = session(bytes_, threads)
         self.feed = {}
         for each, numbers in zip(own["inputs"], own["given"]):
             kind = np.float32 if each["vocabulary"] is None else np.int64
@@ -205,16 +267,23 @@ class Network:
         expected = np.array(own["output"], np.float32).reshape(output.shape)
         self.difference = float(np.abs(output - expected).max() / max(1.0, np.abs(output).max()))
 
-    def run(self):
-        return self.session.run(None, self.feed)[0]
+    def quantise(self):
+        """The largest difference of the outputs in 8 bits, relative to the largest output."""
+        small = quantised(self.proto, Samples(self.declaration, self.feed))
+        self.small = session(small, self.threads)
+        output, other = self.run(), self.run(self.small)
+        return float(np.abs(output - other).max() / max(1e-12, np.abs(output).max()))
 
-    def times(self, seconds):
+    def run(self, session=None):
+        return (session or self.session).run(None, self.feed)[0]
+
+    def times(self, seconds, session=None):
         for _ in range(3):
-            self.run()
+            self.run(session)
         us, until = [], time.perf_counter() + seconds
         while len(us) < 20 or time.perf_counter() < until:
             start = time.perf_counter()
-            self.run()
+            self.run(session)
             us.append((time.perf_counter() - start) * 1e6)
         return us
 
@@ -232,8 +301,11 @@ def main():
                 own = networks[name] = Network(a.folder, name, a.threads)
                 ok = own.difference <= TOLERANCE
                 answer = dict(ok=ok, difference=own.difference, cold_us=round(own.cold_us, 1))
+            elif command == "check8":
+                answer = dict(ok=True, difference=networks[name].quantise())
             else:
-                us = sorted(networks[name].times(float(rest[0])))
+                own = networks[name]
+                us = sorted(own.times(float(rest[0]), own.small if command == "time8" else None))
                 answer = dict(ok=True, median_us=us[len(us) // 2], p99_us=us[int(0.99 * (len(us) - 1))], n=len(us))
         except Exception as error:  # The bench shows the reason and goes on with the next network.
             answer = dict(ok=False, reason=str(error).replace('"', "'").replace("\n", " ")[:300])

@@ -190,7 +190,7 @@ defmodule Sconce.Net do
 
   A native thread of low priority does the work while the caller waits. Batch norms use the statistics of the batch and
   move the running ones. The same seed gives the same weights to the last bit, regardless of the number of threads.
-  The returned net has `storage: :f32`. A run cannot be resumed: the state of the optimizer is not saved.
+  The returned net has `storage: :f32`.
 
   The report has
 
@@ -203,6 +203,16 @@ defmodule Sconce.Net do
   `:on_progress` gets `%{event: :step, step: .., epoch: .., loss: .., learning_rate: ..}` and `%{event: :epoch, step: ..,
   epoch: .., loss: .., validation: ..}`. If it is slower than the run, events of steps are left out. If it returns `:stop`,
   the run stops after the present step. A run also stops when the process of the caller ends.
+
+  With `:checkpoint` the state of the run is in one safetensors file: the weights, those of the best validation, the moments of
+  the optimizer, all losses and the place in the epoch. It is written before the first step, after each epoch and when the run ends
+  or is stopped, to a file beside it that then takes its name, so a run that is killed leaves the state before.
+  `resume: true` continues it: with the same net, examples and options a resumed run gives the same weights as one that was
+  never interrupted, to the last bit. Of the options only `:epochs`, `:steps`, `:patience`, `:checkpoint_every` and
+  `:on_progress` may change; a schedule that falls to 0 then has the new length. The weights of the given net are not used. A
+  missing, damaged or foreign file is an error that names it, and so is an existing file without `resume: true`. A state that
+  cannot be written ends the run with an error that names it. A run with `:checkpoint` computes a digest of the examples at its
+  start.
 
   A number of an example that is not finite and a class that the output does not have are errors. A loss, a gradient or a
   weight that is not finite ends the run with an error of kind `:non_finite`; its `details` have `what`, `value`, the
@@ -218,6 +228,12 @@ defmodule Sconce.Net do
       iex> {:ok, found} = Sconce.Net.evaluate(net, inputs, [0, 1, 1, 0])
       iex> found.accuracy
       1.0
+      iex> path = Path.join(System.tmp_dir!(), "sconce-fit-doctest.safetensors")
+      iex> {:ok, _net, _report} = Sconce.Net.fit(net, inputs, [0, 1, 1, 0], epochs: 3, checkpoint: path)
+      iex> {:ok, _net, report} = Sconce.Net.fit(net, inputs, [0, 1, 1, 0], epochs: 5, checkpoint: path, resume: true)
+      iex> File.rm!(path)
+      iex> report.steps
+      5
   """
   @spec fit(t, examples, examples | :inputs, keyword) ::
           {:ok, t, map} | {:error, Error.t()}

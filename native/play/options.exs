@@ -217,7 +217,7 @@ options!(
     learning_rate: [
       value: f64,
       default: 2.5e-3,
-      doc: "Learning rate at the start of the run.",
+      doc: "Learning rate at the start of the run. A policy that sees images begins with 0.0007 and ends with 0.0001 if neither rate is given.",
       above: 0,
       max: 1000
     ],

@@ -61,6 +61,32 @@ defmodule Sconce.NetTest do
       end
     end
 
+    test "a transposed convolution has a number for each axis in all of its lists" do
+      assert %{
+               kind: :conv_transpose,
+               kernel: [4, 4],
+               stride: [2, 2],
+               padding: [1, 1],
+               output_padding: [0, 0],
+               dilation: [1, 1],
+               groups: 1,
+               bias: true,
+               activation: :none
+             } = native({:conv_transpose, 2, 4, stride: 2, padding: 1})
+
+      assert %{kernel: [3], stride: [3], output_padding: [2]} =
+               native({:conv_transpose, 2, 3, stride: 3, output_padding: 2}, [4, 16])
+
+      assert_raise ArgumentError, ~r/^:conv_transpose: option :padding/, fn ->
+        native({:conv_transpose, 2, 3, padding: :same})
+      end
+
+      layers = [{:conv_transpose, 2, 4, stride: 2, padding: 1}, {:depthwise, 1}]
+      assert {:ok, outline} = Net.outline(input: [4, 6, 5], layers: layers)
+      assert Enum.map(outline.layers, & &1.kind) == [:conv_transpose, :conv]
+      assert outline.output == [2, 12, 10]
+    end
+
     test "a wrong declaration raises an error that names its part" do
       nested = Enum.reduce(1..20, [:relu], fn _level, layers -> [{:residual, layers}] end)
 
@@ -99,7 +125,9 @@ defmodule Sconce.NetTest do
             {[{:conv, 2, 9}], "layers.0"},
             {[{:conv, 2, 3}, {:dense, 4}], "layers.1"},
             {[{:residual, [{:conv, 2, 1}]}], "layers.0"},
-            {[{:conv, 4, 1, groups: 2}], "layers.0"}
+            {[{:conv, 4, 1, groups: 2}], "layers.0"},
+            {[{:conv_transpose, 4, 1, groups: 2}], "layers.0 (conv_transpose)"},
+            {[{:conv_transpose, 4, 3, padding: 5}], "layers.0 (conv_transpose)"}
           ] do
         assert {:error, error} = Net.outline(input: [3, 8, 8], layers: layers)
         assert Exception.message(error) =~ part

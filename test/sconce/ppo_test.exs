@@ -21,6 +21,19 @@ defmodule Sconce.PPOTest do
     for i <- 1..5, {:ok, action} = Session.act(session, [i / 10, 0.1, -i / 20, 0.0]), do: action
   end
 
+  test "a policy that sees images has the learning rates of images, unless one is given" do
+    rates = fn opts ->
+      settings = Sconce.PPO.Settings.new!([out: "nowhere"] ++ opts)
+      {settings.options.learning_rate, settings.options.learning_rate_to}
+    end
+
+    assert rates.(env: :cart_pole) == {2.5e-3, nil}
+    assert rates.(env: :pixel_cart_pole) == {7.0e-4, 1.0e-4}
+    assert rates.(env: :pixel_cart_pole, learning_rate: 1.0e-3) == {1.0e-3, nil}
+    assert rates.(env: :pixel_cart_pole, learning_rate_to: 0.0) == {2.5e-3, 0.0}
+    assert rates.(env: :pixel_cart_pole, optimiser: [learning_rate: 2.5e-3]) == {2.5e-3, nil}
+  end
+
   test "a run learns, tells its updates and leaves its files", %{tmp_dir: out} do
     run = run!([env: :cart_pole, out: out] ++ @small)
     assert PPO.subscribe(run) == :ok

@@ -29,6 +29,20 @@ fn conv(rank: usize, filters: usize, groups: usize) -> Layer {
     }
 }
 
+fn transposed(rank: usize, filters: usize, groups: usize) -> Layer {
+    Layer::ConvTranspose {
+        filters,
+        kernel: vec![3; rank],
+        stride: vec![2; rank],
+        padding: vec![1; rank],
+        output_padding: vec![1; rank],
+        dilation: vec![1; rank],
+        groups,
+        bias: true,
+        activation: Function::None,
+    }
+}
+
 fn dense(size: usize) -> Layer {
     Layer::Dense { size, bias: false, activation: Function::Tanh }
 }
@@ -50,12 +64,13 @@ fn networks() -> Vec<NetSpec> {
         Layer::Residual { layers: vec![conv(2, 4, 4)] },
         mean,
         Layer::Upsample { factor: two() },
+        transposed(2, 4, 2),
         Layer::Concat { branches: vec![vec![conv(2, 3, 1)], vec![]] },
         Layer::Flatten,
         dense(3),
     ];
     let tokens = vec![Layer::Embed { size: 4 }, Layer::Attention { heads: 2 }, Layer::GlobalMax];
-    let signal = vec![conv(1, 5, 1), Layer::GlobalMean];
+    let signal = vec![conv(1, 5, 1), transposed(1, 3, 1), Layer::GlobalMean];
     let both = vec![
         Layer::Inputs { branches: vec![("words".into(), tokens), ("wave".into(), signal)] },
         Layer::Activation { function: Function::HardSwish },

@@ -27,6 +27,18 @@ defmodule Sconce.Net.Catalogue do
   ]
   @dilation [dilation: @sizes ++ [default: 1, doc: "Distance between two numbers of the kernel."]]
   @groups [groups: @size ++ [default: 1, doc: "Groups of channels, each with its own filters."]]
+  @of_transpose [
+    padding: [
+      type: {:or, [:non_neg_integer, {:list, :non_neg_integer}]},
+      default: 0,
+      doc: "Outputs that are cut off before and after each axis."
+    ],
+    output_padding: [
+      type: {:or, [:non_neg_integer, {:list, :non_neg_integer}]},
+      default: 0,
+      doc: "Outputs that are added after each axis, fewer than the stride."
+    ]
+  ]
   @of_pool [
     stride: [
       type: {:or, [:pos_integer, {:list, :pos_integer}, nil]},
@@ -68,6 +80,14 @@ defmodule Sconce.Net.Catalogue do
      "Convolution of images `[c, h, w]` or signals `[c, t]`."},
     {:depthwise, [kernel: @sizes], @stride ++ @of_padding ++ @dilation ++ @bias ++ @activation,
      "Convolution of each channel with one filter of its own."},
+    {:conv_transpose, [filters: @size, kernel: @sizes],
+     [
+       stride:
+         @sizes ++ [default: 1, doc: "Distance between the places of two neighbouring inputs."]
+     ] ++
+       @of_transpose ++ @dilation ++ @groups ++ @bias ++ @activation,
+     "Transposed convolution, which enlarges by the stride: an axis of `n` becomes one of `(n - 1) * stride - 2 * padding + " <>
+       "dilation * (kernel - 1) + output_padding + 1`."},
     {:batch_norm, [], @norm ++ @activation,
      "Batch norm of each channel. Packing folds it into a convolution."},
     {:activation, [function: [type: {:in, @functions}]], [],

@@ -129,6 +129,22 @@ defmodule Sconce.Net.Fit do
                 default: 0,
                 doc: "Seed of the validation split and of the orders."
               ],
+              checkpoint: [
+                type: {:or, [nil, :path]},
+                default: nil,
+                doc: "File of the state of the run, see `fit/4`; `nil` writes none."
+              ],
+              checkpoint_every: [
+                type: :pos_integer,
+                max: 1_000_000,
+                default: 1,
+                doc: "Epochs between two states of `:checkpoint`."
+              ],
+              resume: [
+                type: :boolean,
+                default: false,
+                doc: "Continues the run whose state is in `:checkpoint`."
+              ],
               on_progress: [
                 type: {:or, [{:fun, 1}, nil]},
                 default: nil,
@@ -153,8 +169,12 @@ defmodule Sconce.Net.Fit do
     if opts[:patience] != nil and opts[:val_split] == 0,
       do: raise(ArgumentError, "option :patience needs a :val_split above 0")
 
+    if opts[:resume] and opts[:checkpoint] == nil,
+      do: raise(ArgumentError, "option :resume needs the file of :checkpoint")
+
     {progress, options} = Keyword.pop!(opts, :on_progress)
-    {progress, Map.new(options)}
+    path = options[:checkpoint] && Path.expand(options[:checkpoint])
+    {progress, options |> Map.new() |> Map.put(:checkpoint, path)}
   end
 
   @doc "Inputs and targets for the native side."

@@ -123,6 +123,11 @@ defmodule Sconce.Net.Layers do
     {Map.put(own, :kind, :conv), {axes, own.filters}}
   end
 
+  defp one!(:conv_transpose, own, {axes, _channels}, _depth) do
+    own = spatial(own, axes, [:kernel, :stride, :padding, :output_padding, :dilation])
+    {Map.put(own, :kind, :conv_transpose), {axes, own.filters}}
+  end
+
   defp one!(:depthwise, own, {_axes, channels} = shape, depth) do
     channels || raise ArgumentError, ":depthwise: the number of channels is not known here"
     own = Map.merge(own, %{filters: channels, groups: channels})

@@ -44,6 +44,9 @@ defmodule Sconce.PPO.Settings do
     dropout: 0.0
   ]
 
+  # Those of `bench/pixels.txt`.
+  @rates_of_images [learning_rate: 7.0e-4, learning_rate_to: 1.0e-4]
+
   defstruct [:source, :out, :options, :resume, :progress, :hosting, :pressure]
 
   # Another attempt of a run takes these options and those that may change. The rest is recorded.
@@ -87,6 +90,7 @@ defmodule Sconce.PPO.Settings do
     names = Keyword.keys(@run ++ schema) ++ Spec.options()
     for {name, _value} <- opts, do: Options.known!(name, names)
     {parts, own} = Keyword.split(opts, Spec.options())
+    given = own
     own = Options.validate!(own, Keyword.put(@run, :out, type: {:or, [nil, :path]}))
     own[:resume] && raise ArgumentError, "option :resume: only a new run can be measured"
     env = own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
@@ -95,7 +99,8 @@ defmodule Sconce.PPO.Settings do
       do: raise(ArgumentError, "option :env: live games set the pace of their run")
 
     Env.name!(env)
-    settings = %{settings(world(own, parts), own, false) | out: nil}
+    source = world(own, parts)
+    settings = %{settings(source, rated(own, given, source), false) | out: nil}
     {settings, more |> Options.validate!(schema) |> Map.new()}
   end
 
@@ -109,11 +114,22 @@ defmodule Sconce.PPO.Settings do
   end
 
   defp anew!(parts, own) do
+    given = own
     own = Options.validate!(own, @run)
     own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
     {source, own} = source(own, parts)
-    settings(source, own, false)
+    settings(source, rated(own, given, source), false)
   end
+
+  # Convolutions of images need a smaller learning rate than networks of vectors.
+  defp rated(own, given, {:ok, {env, %Spec{embedding: {:net, %Net.Spec{} = net}}, _many}})
+       when not is_tuple(env) do
+    images? = Enum.any?(net.inputs, &match?(%{shape: [_channels, _height, _width]}, &1))
+    given? = Enum.any?([:learning_rate, :learning_rate_to], &Keyword.has_key?(given, &1))
+    if images? and not given?, do: Keyword.merge(own, @rates_of_images), else: own
+  end
+
+  defp rated(own, _given, _source), do: own
 
   defp on!(parts, own) do
     own = Options.validate!(own, Run.Settings.given(@run, [:out]))

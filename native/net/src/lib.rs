@@ -7,6 +7,7 @@
 //! | `net` | a declaration with its weights |
 //! | `file` | a network as one safetensors file |
 //! | `packed` | the form that runs |
+//! | `phases` | transposed convolutions as convolutions |
 //! | [`training`] | the form that is trained |
 #![warn(unreachable_pub)]
 
@@ -15,6 +16,7 @@ mod file;
 mod net;
 mod outline;
 mod packed;
+mod phases;
 mod spec;
 pub mod training;
 

@@ -6,6 +6,7 @@ use crate::bounds::{MAX_DEPTH, MAX_LAYERS, MAX_PARAMETERS, MAX_SIZE, MAX_VALUES,
 use crate::spec::{Input, Layer, NetSpec};
 use crate::{Error, Result};
 
+mod transposed;
 mod windows;
 
 use windows::Windows;
@@ -182,6 +183,9 @@ impl Walk<'_> {
         let mut flops = 0;
         let output = match layer {
             Layer::Conv { .. } => self.conv(name, &at, layer, before, &mut flops)?,
+            Layer::ConvTranspose { .. } => {
+                self.conv_transpose(name, &at, layer, before, &mut flops)?
+            }
             Layer::BatchNorm { epsilon, momentum, .. } => {
                 self.batch_norm(name, &at, [*epsilon, *momentum], before)?
             }

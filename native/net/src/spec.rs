@@ -48,7 +48,7 @@ pub enum Function {
     HardSwish,
 }
 
-/// A layer. The lists `kernel`, `stride`, `padding`, `dilation` and `factor` have one number for each axis after the
+/// A layer. The lists `kernel`, `stride`, `padding`, `output_padding`, `dilation` and `factor` have one number for each axis after the
 /// channels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -66,6 +66,28 @@ pub enum Layer {
         /// Distance of neighbouring taps of the kernel.
         dilation: Vec<usize>,
         /// Groups of channels that do not mix. As many groups as channels make a depthwise convolution.
+        groups: usize,
+        /// Whether the layer has a bias.
+        bias: bool,
+        /// The function of the sums.
+        activation: Function,
+    },
+    /// Transposed convolution of `[c, t]` or `[c, h, w]`, which enlarges by the stride: `weight [c, filters / groups, kernel]`,
+    /// `bias [filters]`. An axis of `n` becomes `(n - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1`.
+    ConvTranspose {
+        /// Output channels.
+        filters: usize,
+        /// Size of the kernel.
+        kernel: Vec<usize>,
+        /// Distance of the places that neighbouring inputs write to.
+        stride: Vec<usize>,
+        /// Outputs that are cut off on each side of an axis.
+        padding: Vec<usize>,
+        /// Outputs that are added at the end of an axis, fewer than the stride.
+        output_padding: Vec<usize>,
+        /// Distance of neighbouring taps of the kernel.
+        dilation: Vec<usize>,
+        /// Groups of channels that do not mix.
         groups: usize,
         /// Whether the layer has a bias.
         bias: bool,
@@ -175,6 +197,7 @@ impl Layer {
     pub fn kind(&self) -> &'static str {
         match self {
             Layer::Conv { .. } => "conv",
+            Layer::ConvTranspose { .. } => "conv_transpose",
             Layer::BatchNorm { .. } => "batch_norm",
             Layer::Activation { .. } => "activation",
             Layer::MaxPool { .. } => "max_pool",

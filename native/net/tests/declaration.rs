@@ -86,6 +86,63 @@ fn layers_that_do_not_fit_are_named_with_both_shapes() {
     }
 }
 
+fn transposed(filters: usize, fields: Value) -> Value {
+    let layer =
+        with(&conv(filters, 3), json!({ "kind": "conv_transpose", "output_padding": [0, 0] }));
+    with(&layer, fields)
+}
+
+#[test]
+fn the_outline_of_a_transposed_convolution_counts_each_product_once() {
+    let fields = json!({
+        "stride": [2, 3], "padding": [1, 0], "output_padding": [1, 2], "dilation": [1, 2], "groups": 2,
+    });
+    let outline = spec(json!([4, 5, 6]), json!([transposed(6, fields)])).check().unwrap();
+    assert_eq!(outline.output, [6, 10, 22]);
+    assert_eq!(outline.layers[0].kind, "conv_transpose");
+    assert_eq!(outline.parameters, 4 * 3 * 9 + 6);
+    assert_eq!(outline.flops, 2 * 4 * 3 * 9 * 30);
+}
+
+#[test]
+fn transposed_convolutions_that_do_not_fit_are_named() {
+    let image = json!([4, 8, 8]);
+    let at = "layers.0 (conv_transpose)";
+    for (layer, expected) in [
+        (
+            transposed(5, json!({ "groups": 2 })),
+            "{at}: expected multiples of 2 groups, got 4 input channels and 5 filters",
+        ),
+        (transposed(0, json!({})), "{at}.filters: 0 is outside 1..65536"),
+        (transposed(4, json!({ "groups": 0 })), "{at}.groups: 0 is outside 1..65536"),
+        (transposed(4, json!({ "kernel": [3, 0] })), "{at}.kernel: 0 is outside 1..65536"),
+        (
+            transposed(4, json!({ "stride": [2, 2], "output_padding": [0, 2] })),
+            "{at}.output_padding: 2 is outside 0..1",
+        ),
+        (
+            transposed(4, json!({ "output_padding": [0] })),
+            "{at}: expected output_padding of 2 numbers, got output_padding of 1 numbers for [4, 8, 8]",
+        ),
+        (
+            transposed(4, json!({ "padding": [4, 5] })),
+            "{at}: expected padding of less than [10, 10] on both sides together, got [8, 10]",
+        ),
+        (
+            transposed(4, json!({ "stride": [4096, 4096] })),
+            "{at} (padded values): 4294967296 is outside 0..67108864",
+        ),
+        (
+            transposed(4096, json!({ "kernel": [100, 100], "padding": [50, 50] })),
+            "{at} (weights with the zeros between them): 163840000 is outside 0..67108864",
+        ),
+    ] {
+        assert_eq!(refused(image.clone(), json!([layer])), expected.replace("{at}", at));
+    }
+    let said = refused(json!([4]), json!([transposed(4, json!({}))]));
+    assert_eq!(said, format!("{at}: expected [c, t] or [c, h, w], got [4]"));
+}
+
 #[test]
 fn numbers_out_of_range_are_named() {
     let image = json!([3, 8, 8]);

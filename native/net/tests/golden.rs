@@ -76,6 +76,28 @@ fn convolutions_are_those_of_pytorch() {
 }
 
 #[test]
+fn transposed_convolutions_are_those_of_pytorch() {
+    for name in ["transposed1d", "transposed2d"] {
+        let golden = Golden::open(&format!("nets_{name}"));
+        let config = &golden.config;
+        let (size, channels) = (sizes(&config["size"]), sizes(&config["channels"]));
+        let list = |field: &str| each(&config[field], size.len());
+        let layer = json!({
+            "kind": "conv_transpose", "filters": channels[1], "kernel": list("kernel"),
+            "stride": list("stride"), "padding": list("padding"),
+            "output_padding": list("output_padding"), "dilation": vec![1; size.len()], "groups": 1,
+            "bias": true, "activation": "none",
+        });
+        let shape = [&[channels[0]][..], &size].concat();
+        let weights = [
+            ("layers.0.weight", golden.f32("param.weight")),
+            ("layers.0.bias", golden.f32("param.bias")),
+        ];
+        check(&golden, &net(&shape, json!([layer]), &weights));
+    }
+}
+
+#[test]
 fn pools_and_upsampling_are_those_of_pytorch() {
     for name in ["max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "avg_pool2d_uncounted"] {
         let golden = Golden::open(&format!("nets_{name}"));

@@ -67,6 +67,20 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn transposed(rank: usize)(
+        inner in 1usize..12, groups in 1usize..4,
+        kernel in prop::collection::vec(1usize..6, rank), stride in prop::collection::vec(1usize..5, rank),
+        padding in prop::collection::vec(0usize..5, rank), dilation in prop::collection::vec(1usize..4, rank),
+        more in prop::collection::vec(0usize..4, rank), bias: bool, activation in function(),
+    ) -> Layer {
+        let output_padding = more.iter().zip(&stride).map(|(more, stride)| more % stride).collect();
+        Layer::ConvTranspose {
+            filters: inner * groups, kernel, stride, padding, output_padding, dilation, groups, bias, activation,
+        }
+    }
+}
+
 /// The layers that fit behind each other, of those drawn.
 fn fitting(shape: &[usize], layers: Vec<Layer>) -> NetSpec {
     let mut spec = image(shape, vec![]);
@@ -94,6 +108,7 @@ fn layer(rank: usize) -> impl Strategy<Value = Layer> {
     let inner = move || prop::collection::vec((1usize..20, function()), 1..3);
     prop_oneof![
         4 => conv(rank).prop_map(|(layer, _)| layer),
+        2 => transposed(rank),
         2 => function().prop_map(norm),
         1 => function().prop_map(|function| Layer::Activation { function }),
         1 => pool().prop_map(|(kernel, stride, padding)| Layer::MaxPool { kernel, stride, padding }),
@@ -144,6 +159,17 @@ proptest! {
     }
 
     #[test]
+    fn transposed_convolutions_agree(
+        groups in 1usize..4, inner in 1usize..4, size in prop::collection::vec(1usize..8, 2), seed: u32,
+        layer in transposed(2), last in transposed(1), f in function(),
+    ) {
+        // Groups that do not divide the channels do not fit, and others are tried.
+        let shape = |rank: usize| [&[groups * inner * 6][..], &size[..rank]].concat();
+        compare(&fitting(&shape(2), vec![layer, norm(f)]), seed.into());
+        compare(&fitting(&shape(1), vec![last, norm(f)]), seed.into());
+    }
+
+    #[test]
     fn groups_of_channels_agree(
         groups in 1usize..20, inner in 1usize..4, outer in 1usize..4, stride in 1usize..3,
         size in 3usize..10, f in function(), seed: u32,
@@ -182,6 +208,27 @@ fn tokens_attention_recurrent_layers_and_several_inputs_agree() {
     ];
     let layers = vec![Layer::Inputs { branches }, dense(10, Function::Tanh)];
     compare(&NetSpec { inputs: vec![text, other, signal], layers }, 6);
+}
+
+#[test]
+fn a_transposed_convolution_of_each_channel_and_of_one_place_agrees() {
+    let layer = |filters, groups, stride, padding| Layer::ConvTranspose {
+        filters,
+        kernel: vec![3, 4],
+        stride,
+        padding,
+        output_padding: vec![1, 0],
+        dilation: vec![1, 2],
+        groups,
+        bias: true,
+        activation: Function::Tanh,
+    };
+    compare(&image(&[20, 5, 4], vec![layer(20, 20, vec![2, 1], vec![1, 2])]), 1);
+    compare(&image(&[9, 5, 4], vec![layer(18, 9, vec![3, 2], vec![0, 5])]), 2);
+    // The stride is beyond the reach of the kernel.
+    compare(&image(&[3, 1, 1], vec![layer(2, 1, vec![65536, 65536], vec![0, 0])]), 3);
+    compare(&image(&[3, 1, 2], vec![layer(2, 1, vec![65536, 300], vec![1, 3])]), 4);
+    compare(&image(&[40, 9, 7], vec![layer(33, 1, vec![2, 3], vec![2, 2])]), 5);
 }
 
 #[test]

@@ -123,6 +123,31 @@ fn convolutions_have_the_integers_of_a_plain_reference() {
 }
 
 #[test]
+fn transposed_convolutions_of_8_bits_are_near_those_of_32() {
+    for (kernel, stride, padding, more) in [(4, 2, 1, 0), (3, 2, 1, 1), (3, 1, 1, 0), (5, 3, 0, 2)]
+    {
+        let two = |n| vec![n; 2];
+        let layer = Layer::ConvTranspose {
+            filters: 5,
+            kernel: two(kernel),
+            stride: two(stride),
+            padding: two(padding),
+            output_padding: two(more),
+            dilation: two(1),
+            groups: 1,
+            bias: true,
+            activation: Function::Relu,
+        };
+        let net = Net::init(&spec(&[12, 6, 7], vec![layer]), 1).unwrap();
+        let x = noise(2, 12 * 42);
+        let (wide, own) = (run(&net, Storage::F32, &x), run(&net, Storage::Int8, &x));
+        let most = wide.iter().fold(0.0f32, |most, y| most.max(y.abs()));
+        let off = wide.iter().zip(&own).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+        assert!(off > 0.0 && off < 0.02 * most, "{off} of {most}");
+    }
+}
+
+#[test]
 fn dense_layers_have_the_codes_of_golden_data() {
     let golden = Golden::open("quant_int8_channel");
     let (weights, x) = (golden.f32("input.weight"), golden.f32("input.x"));

@@ -97,6 +97,17 @@ fn every_kind() -> NetSpec {
                             },
                             conv(6, &[3, 3], 1, 6, Function::None),
                             Layer::Upsample { factor: list(2) },
+                            Layer::ConvTranspose {
+                                filters: 4,
+                                kernel: vec![3, 4],
+                                stride: vec![2, 1],
+                                padding: vec![1, 0],
+                                output_padding: vec![1, 0],
+                                dilation: vec![1, 2],
+                                groups: 2,
+                                bias: true,
+                                activation: Function::Silu,
+                            },
                             Layer::GlobalMean,
                         ],
                     ),
@@ -234,7 +245,7 @@ fn layers() -> impl Strategy<Value = (bool, Vec<Layer>)> {
         Just(Function::Gelu),
         Just(Function::HardSwish),
     ];
-    let layer = (0..16u8, 1..4usize, 1..4usize, 1..20usize, 1..3usize, 0..2usize, function);
+    let layer = (0..18u8, 1..4usize, 1..4usize, 1..20usize, 1..3usize, 0..2usize, function);
     (any::<bool>(), proptest::collection::vec(layer, 1..9)).prop_map(|(is_image, choices)| {
         let rank = if is_image { 2 } else { 1 };
         let layers = choices.into_iter().map(|(kind, k, s, n, d, p, activation)| {
@@ -260,6 +271,17 @@ fn layers() -> impl Strategy<Value = (bool, Vec<Layer>)> {
                     stride: list(s),
                     padding: list(p),
                     count_padding: d == 1,
+                },
+                15 | 16 => Layer::ConvTranspose {
+                    filters: 2 * n,
+                    kernel: list(k),
+                    stride: list(s),
+                    padding: list(p),
+                    output_padding: list(p * (s - 1)),
+                    dilation: list(d),
+                    groups: kind as usize - 14,
+                    bias: d == 1,
+                    activation,
                 },
                 8 => Layer::Upsample { factor: list(s.min(2)) },
                 9 => Layer::Attention { heads: s },

@@ -83,7 +83,7 @@ pub use attention::{
     attention, attention_of_last, attention_residual, attention_weights, masked_softmax, softmax,
 };
 pub use batch_norm::{BatchNorm, batch_norm, batch_norm_of};
-pub use convolution::convolution;
+pub use convolution::{convolution, transposed_convolution};
 pub use dense::{
     Activated, Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, linear,
     linear_norm, linear_parts, perceptron, project,

@@ -3,10 +3,13 @@
 mod support;
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_net::training::{Mode, Training};
 use sconce_net::{Net, NetSpec, Program, Storage};
+use sconce_tensor::error::Kind;
+use sconce_tensor::fs::read;
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, pool};
 use sconce_train::nets::{Event, Examples, FitOptions, Fitted, Loss, Stopped, evaluate, fit};
@@ -259,4 +262,180 @@ fn options_that_do_not_fit_are_named() {
         error(json!({ "batch_size": 41, "drop_last": true })),
         "examples for training: expected 41 or more for a batch, got 40"
     );
+}
+
+/// The bits of a run's weights, its losses and its validations.
+fn found(fitted: &Fitted) -> (Vec<u32>, Vec<f64>, String) {
+    let Fitted { net, report } = fitted;
+    let weights = net.weights().iter().flat_map(|weight| &weight.values);
+    let about = format!("{:?} {} {}", report.validation, report.step, report.epochs);
+    (weights.map(|v| v.to_bits()).collect(), report.losses.clone(), about)
+}
+
+/// A run that stops after each number of steps and is resumed.
+fn interrupted(golds: &Golds, options: &FitOptions, path: &Path, stops: &[u64]) -> Fitted {
+    let mut own = FitOptions { checkpoint: Some(path.into()), ..options.clone() };
+    for stop in stops {
+        let cancelled = AtomicBool::new(false);
+        let tell = |event| {
+            if let Event::Step { step, .. } = event
+                && step == *stop
+            {
+                cancelled.store(true, Ordering::Relaxed);
+            }
+        };
+        let Fitted { report, .. } =
+            fit(&golds.1, &golds.examples(), &own, &tell, &cancelled).unwrap();
+        assert_eq!((report.stopped, report.steps), (Stopped::Stopped, *stop));
+        own.resume = true;
+    }
+    golds.fit(&own)
+}
+
+#[test]
+fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, name) in NAMES.iter().enumerate() {
+        let golds = golds(name);
+        let options = FitOptions {
+            shuffle: true,
+            val_split: 0.2,
+            steps: Some(31),
+            lr_schedule: sconce_train::nets::Decay::Cosine,
+            warmup_steps: 3,
+            seed: 5,
+            ..golds.4.clone()
+        };
+        let plain = FitOptions { val_split: 0.0, ..options.clone() };
+        for (j, options) in [options, plain].iter().enumerate() {
+            let whole = found(&golds.fit(options));
+            let path = folder.path().join(format!("{i}-{j}.safetensors"));
+            let fitted = interrupted(&golds, options, &path, &[1, 2, 9, 16, 30]);
+            assert!(found(&fitted) == whole, "{name}");
+            // A run that is over stays as it is.
+            let over = FitOptions { checkpoint: Some(path), resume: true, ..options.clone() };
+            assert!(found(&golds.fit(&over)) == whole, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_over_can_be_lengthened_and_one_that_waits_ends_early_again() {
+    let (golds, folder) = (golds(NAMES[0]), tempfile::tempdir().unwrap());
+    let path = folder.path().join("run.safetensors");
+    let own = FitOptions { shuffle: true, epochs: 5, steps: None, ..golds.4.clone() };
+    let whole = found(&golds.fit(&own));
+    let first = FitOptions { epochs: 2, checkpoint: Some(path.clone()), ..own.clone() };
+    golds.fit(&first);
+    let longer = FitOptions { resume: true, epochs: 5, ..first };
+    assert!(found(&golds.fit(&longer)) == whole);
+    let path = folder.path().join("waits.safetensors");
+    let waits = FitOptions {
+        patience: Some(2),
+        val_split: 0.3,
+        learning_rate: 10.0,
+        epochs: 50,
+        checkpoint: Some(path),
+        ..own
+    };
+    let early = golds.fit(&waits);
+    assert_eq!(early.report.stopped, Stopped::Early);
+    let again = golds.fit(&FitOptions { resume: true, ..waits });
+    assert_eq!((again.report.stopped, found(&again)), (Stopped::Early, found(&early)));
+}
+
+#[test]
+fn a_state_that_cannot_be_resumed_is_named_and_stays() {
+    let (golds, folder) = (golds(NAMES[0]), tempfile::tempdir().unwrap());
+    let path = folder.path().join("run.safetensors");
+    let own = FitOptions { steps: Some(6), checkpoint: Some(path.clone()), ..golds.4.clone() };
+    let run = |golds: &Golds, options: &FitOptions| {
+        fit(&golds.1, &golds.examples(), options, &|_| (), &GO_ON).map_err(|error| {
+            assert!(error.to_string().contains("run.safetensors"), "{error}");
+            error
+        })
+    };
+    let resumed = FitOptions { resume: true, ..own.clone() };
+    assert_eq!(run(&golds, &resumed).unwrap_err().kind(), Kind::NotFound);
+    run(&golds, &own).unwrap();
+    let bytes = read(&path, u64::MAX).unwrap();
+    // A new run does not replace the state of another one.
+    assert_eq!(run(&golds, &own).unwrap_err().kind(), Kind::Mismatch);
+    let other = FitOptions { batch_size: 7, seed: 3, ..resumed.clone() };
+    let error = run(&golds, &other).unwrap_err();
+    assert_eq!(error.kind(), Kind::Mismatch);
+    let said = error.to_string();
+    assert!(
+        said.contains("batch_size") && said.contains("seed") && !said.contains("steps"),
+        "{said}"
+    );
+    let Golds(golden, net, inputs, targets, options) = golds;
+    let mut changed = inputs.clone();
+    changed[0] ^= 1;
+    let others = Golds(golden, net, changed, targets, options);
+    let said = run(&others, &resumed).unwrap_err().to_string();
+    assert!(said.starts_with("examples of "), "{said}");
+    let Golds(golden, net, _, targets, options) = others;
+    let golds = Golds(golden, net, inputs, targets, options);
+    assert_eq!(read(&path, u64::MAX).unwrap(), bytes);
+    // Any changed, missing or added byte is found.
+    for at in (0..bytes.len()).step_by(bytes.len() / 97) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        std::fs::write(&path, damaged).unwrap();
+        assert!(matches!(run(&golds, &resumed).unwrap_err().kind(), Kind::Corrupt), "{at}");
+        std::fs::write(&path, &bytes[..at]).unwrap();
+        assert_eq!(run(&golds, &resumed).unwrap_err().kind(), Kind::Corrupt, "{at}");
+    }
+    golds.1.save(&path).unwrap();
+    let said = run(&golds, &resumed).unwrap_err().to_string();
+    assert!(said.contains("a safetensors file without a run"), "{said}");
+    std::fs::write(&path, bytes).unwrap();
+    run(&golds, &resumed).unwrap();
+}
+
+#[test]
+fn a_state_that_cannot_be_written_is_an_error_before_the_first_step() {
+    let (golds, folder) = (golds(NAMES[0]), tempfile::tempdir().unwrap());
+    let path = folder.path().join("nowhere").join("run.safetensors");
+    let own = FitOptions { checkpoint: Some(path), ..golds.4.clone() };
+    let steps = Cell::new(0);
+    let tell = |event| {
+        if matches!(event, Event::Step { .. }) {
+            steps.set(steps.get() + 1);
+        }
+    };
+    let error = fit(&golds.1, &golds.examples(), &own, &tell, &GO_ON).unwrap_err();
+    assert_eq!((error.kind(), steps.get()), (Kind::NotFound, 0));
+}
+
+/// A run that is killed leaves what the file holds at that moment.
+#[test]
+fn the_file_has_a_whole_state_at_every_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("run.safetensors"), folder.path().join("copy"));
+    let own = |golds: &Golds, path: &Path| FitOptions {
+        epochs: 40,
+        steps: None,
+        val_split: 0.3,
+        checkpoint: Some(path.into()),
+        ..golds.4.clone()
+    };
+    let mut seen = 0;
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            let golds = golds(NAMES[0]);
+            golds.fit(&own(&golds, &path));
+        });
+        let golds = golds(NAMES[0]);
+        while !run.is_finished() {
+            let Ok(bytes) = read(&path, u64::MAX) else { continue };
+            std::fs::write(&copy, bytes).unwrap();
+            golds.fit(&FitOptions { resume: true, steps: Some(1), ..own(&golds, &copy) });
+            seen += 1;
+        }
+    });
+    assert!(seen > 0);
+    let names = std::fs::read_dir(folder.path()).unwrap();
+    assert_eq!(names.count(), 2, "a save left a file beside its own");
 }

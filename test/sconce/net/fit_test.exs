@@ -133,6 +133,55 @@ defmodule Sconce.Net.FitTest do
     end
   end
 
+  test "a run that was stopped and resumed equals an uninterrupted one bit for bit" do
+    path = Path.join(tmp_dir!("resume"), "run.safetensors")
+    opts = [epochs: 6, batch_size: 7, val_split: 0.25, lr_schedule: :cosine, learning_rate: 0.02]
+    {:ok, whole, report} = Net.fit(net(), @inputs, @classes, opts)
+
+    stop = fn
+      %{event: :step, step: step} -> if step >= 9, do: :stop
+      _epoch -> :ok
+    end
+
+    opts = [checkpoint: path] ++ opts
+
+    assert {:ok, _net, %{stopped: :stopped, steps: steps}} =
+             Net.fit(net(), @inputs, @classes, [on_progress: stop] ++ opts)
+
+    assert steps in 9..29
+    assert {:ok, resumed, again} = Net.fit(net(), @inputs, @classes, [resume: true] ++ opts)
+    same = [:stopped, :steps, :epochs, :losses, :validation, :step]
+    assert Map.take(again, same) == Map.take(report, same)
+    assert again.stopped == :finished
+    assert Net.weights(resumed, as: :binaries) == Net.weights(whole, as: :binaries)
+  end
+
+  test "a state that cannot be resumed is an error that names its file" do
+    path = Path.join(tmp_dir!("named"), "run.safetensors")
+    opts = [epochs: 2, checkpoint: path]
+    resumed = [resume: true] ++ opts
+    named = fn {:error, error} -> {error.kind, Exception.message(error) =~ "run.safetensors"} end
+    assert named.(Net.fit(net(), @inputs, @classes, resumed)) == {:not_found, true}
+    assert {:ok, _net, _report} = Net.fit(net(), @inputs, @classes, opts)
+    whole = File.read!(path)
+    assert named.(Net.fit(net(), @inputs, @classes, opts)) == {:mismatch, true}
+    other = [batch_size: 8] ++ resumed
+    assert {:error, error} = Net.fit(net(), @inputs, @classes, other)
+    assert error.kind == :mismatch and Exception.message(error) =~ "batch_size"
+    others = net(input: [3], layers: [{:dense, 2}])
+    assert named.(Net.fit(others, @inputs, @classes, resumed)) == {:mismatch, true}
+    assert named.(Net.fit(net(), Enum.reverse(@inputs), @classes, resumed)) == {:mismatch, true}
+    assert File.read!(path) == whole
+    File.write!(path, binary_part(whole, 0, div(byte_size(whole), 2)))
+    assert named.(Net.fit(net(), @inputs, @classes, resumed)) == {:corrupt, true}
+    assert :ok = Net.save(net(), path)
+    assert named.(Net.fit(net(), @inputs, @classes, resumed)) == {:corrupt, true}
+    nowhere = Path.join([Path.dirname(path), "nowhere", "run.safetensors"])
+
+    opts = [epochs: 1, checkpoint: nowhere]
+    assert named.(Net.fit(net(), @inputs, @classes, opts)) == {:not_found, true}
+  end
+
   test "options that do not fit raise" do
     for {opts, message} <- [
           {[val_split: 1], "option :val_split"},
@@ -140,7 +189,10 @@ defmodule Sconce.Net.FitTest do
           {[patience: 2], "needs a :val_split"},
           {[loss: :cross], "did you mean :cross_entropy?"},
           {[epoch: 2], "did you mean :epochs?"},
-          {[on_progress: 1], "option :on_progress"}
+          {[on_progress: 1], "option :on_progress"},
+          {[checkpoint: 1], "option :checkpoint: expected"},
+          {[checkpoint: "a", checkpoint_every: 0], "option :checkpoint_every"},
+          {[resume: true], "option :resume needs the file of :checkpoint"}
         ] do
       assert_raise ArgumentError, Regex.compile!(Regex.escape(message)), fn ->
         Net.fit(net(), @inputs, @classes, opts)

@@ -77,13 +77,17 @@ defmodule Mix.Tasks.Bench do
   the measured peak of a core. With peers ONNX Runtime runs the same networks in turns; `PEERS_DIR` must hold its
   environment. `apart` is the largest difference of both outputs.
 
+  A second table has the same networks in 8 bits, beside 32 bits and beside ONNX Runtime's static quantisation: `vnni` says whether
+  the CPU has `avx512_vnni`, and `apart` and `ort_apart` are the differences from the own output in 32 bits, relative to its
+  largest number.
+
   ## Store
 
       $ mix bench store --with-peers
 
   Reads 256 blocks of 1 MB of weights in bf16 in five orders, with 64 MB of RAM, one block after the other without a pause:
   bytes that arrived per second, by `Sconce.Store.get/3`, lmdb, lmdb with blosc and zarr, as medians of turns. Each program
-  runs in a memory cgroup of its own of 80 MB, which counts the kernel's pages of its files; without the right to make
+  runs in a memory cgroup of its own of 96 MB, which counts the kernel's pages of its files; without the right to make
   one it is not limited. `PEERS_DIR` must hold an environment with lmdb, numcodecs and zarr.
 
   `mix bench quantise` is `mix bench.quantise`: the effect of weights in fewer bits on decisions.

@@ -36,9 +36,19 @@ defmodule Sconce.Bench.Onnx do
   @spec check(port, atom) :: map
   def check(port, name), do: ask(port, "check #{name}")
 
+  @doc "Quantises a network there to 8 bits, and compares its output with that in f32."
+  @spec quantise(port, atom) :: {:ok, map} | {:error, String.t()}
+  def quantise(port, name) do
+    {:ok, ask(port, "check8 #{name}")}
+  rescue
+    error in RuntimeError -> {:error, Exception.message(error)}
+  end
+
   @doc "Medians of runs for some seconds, with `median_us`, `p99_us` and `n`."
-  @spec time(port, atom, float) :: map
-  def time(port, name, seconds), do: ask(port, "time #{name} #{seconds}")
+  @spec time(port, atom, float, :f32 | :int8) :: map
+  def time(port, name, seconds, storage \\ :f32)
+  def time(port, name, seconds, :f32), do: ask(port, "time #{name} #{seconds}")
+  def time(port, name, seconds, :int8), do: ask(port, "time8 #{name} #{seconds}")
 
   @doc "Ends the script."
   @spec close(port) :: true

@@ -1,6 +1,7 @@
 defmodule Sconce.Bench.Zoo do
   @moduledoc false
-  # One row for each network of `Sconce.Zoo`: its size, its memory and its times, beside ONNX Runtime.
+  # One row for each network of `Sconce.Zoo`: its size, its memory and its times, beside ONNX Runtime. A second table has
+  # the same networks in 8 bits.
 
   alias Sconce.Bench.{Case, Frames, Machine, Onnx, Output}
   alias Sconce.{Figures, Net, Zoo}
@@ -29,6 +30,22 @@ defmodule Sconce.Bench.Zoo do
     {"apart", 7, :right}
   ]
 
+  @columns8 [
+    {"8 bits", 20, :left},
+    {"vnni", 4, :left},
+    {"weights", 8, :right},
+    {"f32_us", 8, :right},
+    {"int8_us", 8, :right},
+    {"p99_us", 8, :right},
+    {"int8/f32", 8, :right},
+    {"apart", 7, :right},
+    {"ort_f32", 8, :right},
+    {"ort_int8", 8, :right},
+    {"ort_p99", 8, :right},
+    {"ours/ort", 8, :right},
+    {"ort_apart", 9, :right}
+  ]
+
   @doc """
   Measures the networks for `budget` seconds each, at batch 1 on one thread. Calls `say` with each line of the table. With
   `peers: true` ONNX Runtime has the same networks, inputs and time, in turns.
@@ -42,6 +59,7 @@ defmodule Sconce.Bench.Zoo do
       rows = for name <- names, do: name |> measured(folder, peer, opts) |> tap(&say.(line(&1)))
       if peer, do: Onnx.close(peer)
       if text = ratios(rows), do: say.("\n" <> text)
+      eight_bits(rows, say)
       rows
     end)
   end
@@ -64,8 +82,12 @@ defmodule Sconce.Bench.Zoo do
     output = Machine.value!(Net.run(net, inputs))
     finite!(output)
     checked = check!(peer, name, folder, net.spec, inputs, output)
+    small = Machine.value!(Net.load(path, storage: :int8))
+    apart8 = apart(output, Machine.value!(Net.run(small, inputs)))
+    quantised = peer && Onnx.quantise(peer, name)
     cold = for _ <- 1..@cold, do: cold(path, inputs)
-    {us, theirs} = turns(net, inputs, peer, name, budget)
+    sides = [{net, :f32, peer}, {small, :int8, if(match?({:ok, _}, quantised), do: peer)}]
+    [{us, theirs}, {us8, theirs8}] = turns(sides, inputs, name, budget)
     {limit_us, _reason} = Machine.flops(net.outline.flops, 1, "products")
     median = Figures.percentile(us, 50)
 
@@ -85,6 +107,44 @@ defmodule Sconce.Bench.Zoo do
     }
     |> Map.merge(checked)
     |> Map.merge(beside(theirs, median))
+    |> Map.put(:int8, small(small, us8, theirs8, {apart8, quantised}))
+  end
+
+  # The same network in 8 bits.
+  defp small(net, us, theirs, {apart, quantised}) do
+    median = Figures.percentile(us, 50)
+
+    %{
+      bytes: net.bytes,
+      median_us: median,
+      p99_us: Figures.percentile(us, 99),
+      apart: apart,
+      vnni: vnni()
+    }
+    |> Map.merge(beside(theirs, median))
+    |> Map.merge(
+      case quantised do
+        {:ok, %{"difference" => apart}} -> %{peer_apart: apart}
+        {:error, reason} -> %{peer_failed: reason}
+        nil -> %{}
+      end
+    )
+  end
+
+  # Whether the CPU multiplies bytes in one instruction, as the kernels for 8 bits do where they can.
+  defp vnni do
+    case File.read("/proc/cpuinfo") do
+      {:ok, text} -> if text =~ "avx512_vnni", do: "yes", else: "no"
+      {:error, _reason} -> "-"
+    end
+  end
+
+  # The largest difference of two outputs, relative to the largest number.
+  defp apart(output, other) do
+    {output, other} = {floats(output), floats(other)}
+    most = output |> Enum.map(&abs/1) |> Enum.max()
+    off = output |> Enum.zip(other) |> Enum.map(fn {a, b} -> abs(a - b) end) |> Enum.max()
+    off / max(most, 1.0e-12)
   end
 
   # The time from a file in the page cache to the first output.
@@ -95,18 +155,22 @@ defmodule Sconce.Bench.Zoo do
     (System.monotonic_time(:nanosecond) - start) / 1000
   end
 
-  defp turns(net, inputs, peer, name, budget) do
+  # The times of each side, and of the peer beside it, in turns.
+  defp turns(sides, inputs, name, budget) do
     seconds = budget / @turns
 
-    {ours, theirs} =
-      Enum.unzip(
-        for _turn <- 1..@turns do
+    turns =
+      for _turn <- 1..@turns do
+        for {net, storage, peer} <- sides do
           {us, {:ok, _output}} = Case.time(fn -> Net.run(net, inputs) end, seconds)
-          {us, if(peer, do: Onnx.time(peer, name, seconds))}
+          {us, if(peer, do: Onnx.time(peer, name, seconds, storage))}
         end
-      )
+      end
 
-    {Enum.concat(ours), Enum.reject(theirs, &is_nil/1)}
+    for side <- Enum.zip_with(turns, & &1) do
+      {ours, theirs} = Enum.unzip(side)
+      {Enum.concat(ours), Enum.reject(theirs, &is_nil/1)}
+    end
   end
 
   defp beside([], _median), do: %{}
@@ -181,6 +245,47 @@ defmodule Sconce.Bench.Zoo do
       decimal(row[:peer_cold_us]),
       apart(row[:apart])
     ])
+  end
+
+  defp eight_bits(rows, say) do
+    say.("\n" <> Output.line(@columns8, for({title, _width, _side} <- @columns8, do: title)))
+    rows = for %{ok: true} = row <- rows, do: row
+    for row <- rows, do: say.(line8(row, row.int8))
+    if text = ratios8(rows), do: say.("\n" <> text)
+
+    for %{name: name, int8: %{peer_failed: reason}} <- rows,
+        do: say.("ONNX Runtime has no 8 bits of #{name}: #{reason}")
+  end
+
+  defp line8(row, own) do
+    Output.line(@columns8, [
+      to_string(row.name),
+      own.vnni,
+      Figures.size(own.bytes),
+      Figures.decimal(row.median_us),
+      Figures.decimal(own.median_us),
+      Figures.decimal(own.p99_us),
+      Figures.decimal(own.median_us / row.median_us),
+      apart(own.apart),
+      decimal(row[:peer_us]),
+      decimal(own[:peer_us]),
+      decimal(own[:peer_p99_us]),
+      decimal(own[:of_peer]),
+      apart(own[:peer_apart])
+    ])
+  end
+
+  defp ratios8([]), do: nil
+
+  defp ratios8(rows) do
+    of_f32 = for row <- rows, do: row.int8.median_us / row.median_us
+    peers = for %{int8: %{of_peer: ratio}} <- rows, do: ratio
+
+    beside =
+      if peers != [],
+        do: "; / ONNX Runtime in 8 bits: median #{decimal(Figures.percentile(peers, 50))}"
+
+    "8 bits / f32, #{length(rows)} networks: median #{decimal(Figures.percentile(of_f32, 50))}#{beside}"
   end
 
   defp decimal(nil), do: "-"

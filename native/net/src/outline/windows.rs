@@ -4,6 +4,21 @@ use super::{axes, shown};
 use crate::bounds::{MAX_SIZE, MAX_VALUES, product, within};
 use crate::{Error, Result};
 
+/// Checks lists with a number for each axis of `x: [c, ..]` behind the channels: their name, their numbers and the least one.
+pub(super) fn check_lists(at: &str, x: &[usize], lists: &[(&str, &[usize], usize)]) -> Result<()> {
+    let rank = x.len() - 1;
+    for (field, list, min) in lists {
+        if list.len() != rank {
+            let got = format!("{field} of {} numbers for {}", list.len(), shown(x));
+            return Err(Error::mismatch(at, format!("{field} of {rank} numbers"), got));
+        }
+        for n in *list {
+            within(&format!("{at}.{field}"), *n, *min, MAX_SIZE)?;
+        }
+    }
+    Ok(())
+}
+
 /// The number of windows along each axis.
 pub(super) struct Windows(Vec<usize>);
 
@@ -23,15 +38,7 @@ impl Windows {
             ("padding", padding, 0),
             ("dilation", dilation, 1),
         ];
-        for (field, list, min) in lists {
-            if list.len() != rank {
-                let got = format!("{field} of {} numbers for {}", list.len(), shown(x));
-                return Err(Error::mismatch(at, format!("{field} of {rank} numbers"), got));
-            }
-            for n in list {
-                within(&format!("{at}.{field}"), *n, min, MAX_SIZE)?;
-            }
-        }
+        check_lists(at, x, &lists)?;
         let reach = |i: usize| dilation[i] * (kernel[i] - 1) + 1;
         let padded: Vec<usize> = (0..rank).map(|i| x[i + 1] + 2 * padding[i]).collect();
         if (0..rank).any(|i| reach(i) > padded[i]) {

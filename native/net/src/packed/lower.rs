@@ -17,6 +17,8 @@ use crate::packed::recurrent::{Cell, Recurrent};
 use crate::packed::values::{Size, Value, Window};
 use crate::spec::{Function, Layer};
 
+mod transposed;
+
 /// Numbers of a cache line, at which each weight begins.
 const LINE: usize = 16;
 
@@ -78,6 +80,8 @@ struct Product {
     groups: usize,
     filters: usize,
     function: Function,
+    /// The output padding of a transposed convolution.
+    more: Option<[usize; 2]>,
 }
 
 impl Product {
@@ -171,7 +175,10 @@ impl Lowerer<'_> {
                     product.function = *function;
                     at += 1;
                 }
-                from = self.pack(product, from)?;
+                from = match product.more.take() {
+                    Some(more) => self.pack_transposed(product, more, from)?,
+                    None => self.pack(product, from)?,
+                };
             } else {
                 from = self.layer(&own, &layers[at - 1], from)?;
             }
@@ -226,6 +233,7 @@ impl Lowerer<'_> {
                 groups: *groups,
                 filters: *filters,
                 function: *activation,
+                more: None,
             }),
             Layer::Dense { size, bias: own, activation } => {
                 let mut numbers = weights("weight")?;
@@ -239,9 +247,10 @@ impl Lowerer<'_> {
                     groups: 1,
                     filters: *size,
                     function: *activation,
+                    more: None,
                 })
             }
-            _ => None,
+            _ => self.transposed(name, layer, from)?,
         })
     }
 
@@ -376,7 +385,7 @@ impl Lowerer<'_> {
                 self.concat(ends)
             }
             // `product` has taken these.
-            Layer::Conv { .. } | Layer::Dense { .. } => from,
+            Layer::Conv { .. } | Layer::ConvTranspose { .. } | Layer::Dense { .. } => from,
         })
     }
 
@@ -428,6 +437,7 @@ impl Lowerer<'_> {
             groups: 1,
             filters: wide,
             function: Function::None,
+            more: None,
         };
         let mut columns = memory::zeros(wide * size);
         for (gate, row) in weight("weight_hh_l0")?.chunks_exact(size).enumerate() {
@@ -452,6 +462,7 @@ impl Lowerer<'_> {
             window: Window::ONE,
             groups: 1,
             function: Function::None,
+            more: None,
         };
         let parts = product(weight("in_proj_weight")?, weight("in_proj_bias")?);
         let out = product(weight("out_proj.weight")?, weight("out_proj.bias")?);

@@ -12,6 +12,7 @@ mod pointwise;
 mod pool;
 mod quantised;
 mod recurrent;
+mod shuffle;
 mod values;
 
 use std::fmt;
@@ -274,6 +275,7 @@ fn run(
         Op::Pointwise(own) => own.run(weights, (xs, x), (ys, y)),
         Op::Pool(pool) => pool.run((xs, x), (ys, y), scratch),
         Op::Upsample { factor } => upsample((xs, x), (ys, y), *factor),
+        Op::Shuffle(own) => own.run((xs, x), (ys, y)),
         Op::Join => join((xs, x), y),
         Op::Permute { size } => permute((xs, x), *size, y),
         Op::Attention(own) => own.run((xs, x), (ys, y), scratch),

@@ -10,6 +10,7 @@ use crate::packed::pointwise::Pointwise;
 use crate::packed::pool::Pool;
 use crate::packed::quantised::Quantised;
 use crate::packed::recurrent::Recurrent;
+use crate::packed::shuffle::Shuffle;
 use crate::packed::values::{Size, Value};
 
 /// Numbers in a cache line, at which each value begins.
@@ -36,6 +37,8 @@ pub(crate) enum Op {
     Upsample {
         factor: [usize; 2],
     },
+    /// Phases of pixels as pixels.
+    Shuffle(Shuffle),
     /// Rows without the zeros around them.
     Join,
     /// Pixels of this size to channels first.

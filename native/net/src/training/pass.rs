@@ -7,7 +7,7 @@ use sconce_ops::recurrent::{Gates, gru, lstm};
 use sconce_ops::weights::{Weight, Weights};
 use sconce_ops::{
     Activation, BatchNorm, Kernel, Pooling, batch_norm, batch_norm_of, clip, convolution, gather,
-    global_pooling, linear, pooling, upsample,
+    global_pooling, linear, pooling, transposed_convolution, upsample,
 };
 use sconce_tensor::Tensor;
 use sconce_tensor::tape;
@@ -61,6 +61,22 @@ impl Pass<'_> {
                 let kernel = Kernel::new(kernel, stride, padding, dilation)?;
                 let bias = self.weights.get(&format!("{name}.bias"));
                 let y = convolution(x, self.weight(name, "weight")?, bias, kernel, *groups)?;
+                apply(&y, *activation)
+            }
+            Layer::ConvTranspose {
+                kernel,
+                stride,
+                padding,
+                output_padding,
+                dilation,
+                groups,
+                activation,
+                ..
+            } => {
+                let kernel = Kernel::new(kernel, stride, padding, dilation)?;
+                let (weight, bias) =
+                    (self.weight(name, "weight")?, self.weights.get(&format!("{name}.bias")));
+                let y = transposed_convolution(x, weight, bias, kernel, output_padding, *groups)?;
                 apply(&y, *activation)
             }
             Layer::BatchNorm { epsilon, momentum, activation } => {

@@ -102,6 +102,7 @@ impl Reference<'_> {
     fn layer(&self, name: &str, layer: &Layer, x: Value) -> Value {
         match layer {
             Layer::Conv { .. } => self.conv(name, layer, &x),
+            Layer::ConvTranspose { .. } => self.conv_transpose(name, layer, &x),
             Layer::BatchNorm { epsilon, activation, .. } => {
                 let [g, b, mean, var] = ["weight", "bias", "running_mean", "running_var"]
                     .map(|field| self.weight(&format!("{name}.{field}")));
@@ -196,6 +197,45 @@ impl Reference<'_> {
                 values.push(apply(*activation, sum));
             }
         }
+        Value { shape: shape_like(x, *filters, [oh, ow]), values }
+    }
+
+    fn conv_transpose(&self, name: &str, layer: &Layer, x: &Value) -> Value {
+        let Layer::ConvTranspose {
+            filters,
+            kernel,
+            stride,
+            padding,
+            output_padding,
+            dilation,
+            groups,
+            bias,
+            activation,
+        } = layer
+        else {
+            panic!("no transposed convolution")
+        };
+        let (w, b) = (self.weight(&format!("{name}.weight")), self.bias(name, *bias, *filters));
+        let [kh, kw] = two(kernel, 1);
+        let ([sh, sw], [ph, pw], [dh, dw]) = (two(stride, 1), two(padding, 0), two(dilation, 1));
+        let ([h, wide], [mh, mw]) = (x.area(), two(output_padding, 0));
+        let oh = (h - 1) * sh + dh * (kh - 1) + 1 + mh - 2 * ph;
+        let ow = (wide - 1) * sw + dw * (kw - 1) + 1 + mw - 2 * pw;
+        let (inner, own) = (x.channels() / groups, filters / groups);
+        let mut values: Vec<f64> = b.iter().flat_map(|b| vec![*b; oh * ow]).collect();
+        for (c, f) in (0..x.channels()).flat_map(|c| (0..own).map(move |f| (c, f))) {
+            let to = (c / inner * own + f) * oh * ow;
+            for (y, at) in (0..h).flat_map(|y| (0..wide).map(move |x| (y, x))) {
+                for (ky, kx) in (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x))) {
+                    let (oy, ox) = (y * sh + ky * dh, at * sw + kx * dw);
+                    if (ph..ph + oh).contains(&oy) && (pw..pw + ow).contains(&ox) {
+                        let weight = w[((c * own + f) * kh + ky) * kw + kx];
+                        values[to + (oy - ph) * ow + ox - pw] += weight * x.at(c, y, at);
+                    }
+                }
+            }
+        }
+        values.iter_mut().for_each(|v| *v = apply(*activation, *v));
         Value { shape: shape_like(x, *filters, [oh, ow]), values }
     }
 

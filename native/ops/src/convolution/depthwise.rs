@@ -50,16 +50,16 @@ pub(super) fn forward(sizes: &Sizes, x: &[f32], weight: &[f32], bias: &[f32], y:
     }
 }
 
-/// Gradients of the items in `dy`.
+/// Gradients of the items in `dy`. `x` is read for the gradient of the weight only.
 pub(super) fn backward(sizes: &Sizes, x: &[f32], weight: &[f32], dy: &[f32], wanted: Wanted<'_>) {
     let (padded, filters, taps) = (&sizes.padded, sizes.filters, taps(sizes));
     let Wanted { dx, dw } = wanted;
     let mut plane = memory::zeros(padded.len() + Padded::SLACK);
     let mut slopes = memory::zeros(if dx.is_empty() { 0 } else { plane.len() });
-    let channels = x.chunks_exact(padded.input()).enumerate();
-    for ((channel, x), dy) in channels.zip(dy.chunks_exact(filters * padded.positions())) {
+    for (channel, dy) in dy.chunks_exact(filters * padded.positions()).enumerate() {
         let group = channel % sizes.groups;
         if !dw.is_empty() {
+            let x = &x[channel * padded.input()..][..padded.input()];
             padded.fill(&mut plane[..padded.len()], x);
         }
         slopes.fill(0.0);

@@ -2,6 +2,7 @@
 
 mod depthwise;
 mod products;
+mod transposed;
 
 use candle_core::Tensor;
 
@@ -10,6 +11,8 @@ use crate::planes::{Kernel, Padded, planes};
 use crate::simd::add_assign;
 use crate::weights::Weight;
 use crate::{Error, Result, memory, pool, tensor};
+
+pub use self::transposed::transposed_convolution;
 
 /// The most shards of a batch. A shard has whole items, so its gradients of the weights are summed in one fixed order.
 const SHARDS: usize = 8;
@@ -130,21 +133,19 @@ struct Sums {
     bias: Vec<f32>,
 }
 
-impl Convolution {
-    /// Adds up the gradients of the weights in the order of the shards.
-    fn accumulate(&self, parts: &[Sums]) {
-        let add = |weight: &Weight, of: fn(&Sums) -> &[f32]| {
-            weight.accumulate(|sum, adds| {
-                if !adds {
-                    sum.fill(0.0);
-                }
-                parts.iter().for_each(|part| add_assign(sum, of(part)));
-            });
-        };
-        add(&self.weight, |part| &part.weight);
-        if let Some(bias) = &self.bias {
-            add(bias, |part| &part.bias);
-        }
+/// Adds up the gradients of the weights in the order of the shards.
+fn accumulate(weight: &Weight, bias: Option<&Weight>, parts: &[Sums]) {
+    let add = |weight: &Weight, of: fn(&Sums) -> &[f32]| {
+        weight.accumulate(|sum, adds| {
+            if !adds {
+                sum.fill(0.0);
+            }
+            parts.iter().for_each(|part| add_assign(sum, of(part)));
+        });
+    };
+    add(weight, |part| &part.weight);
+    if let Some(bias) = bias {
+        add(bias, |part| &part.bias);
     }
 }
 
@@ -181,14 +182,14 @@ impl Op for Convolution {
         let parts = pool::sum_shards(sizes.batch, per_shard, buffers, zero, |rows, [dx], sums| {
             let x = &x[rows.start * sizes.input()..rows.end * sizes.input()];
             let dy = &dy[rows.start * sizes.output()..rows.end * sizes.output()];
-            products::bias_gradient(sizes, dy, &mut sums.bias);
+            products::add_sums_of(&mut sums.bias, dy, sizes.output());
             let wanted = Wanted { dx, dw: &mut sums.weight };
             match sizes.is_depthwise() {
                 true => depthwise::backward(sizes, x, weight, dy, wanted),
                 false => products::backward(sizes, x, &turned, dy, wanted),
             }
         });
-        self.accumulate(&parts);
+        accumulate(&self.weight, self.bias.as_ref(), &parts);
         let mut gradients = vec![dx];
         gradients.resize_with(pass.inputs.len(), Vec::new);
         Ok(gradients)

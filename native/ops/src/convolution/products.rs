@@ -137,7 +137,8 @@ pub(super) fn turned(sizes: &Sizes, weight: &[f32]) -> Vec<f32> {
     turned
 }
 
-/// Gradients of the items in `dy`, from the transposed weights.
+/// Gradients of the items in `dy`, from the transposed weights. `x` is read for the gradient of the weight only, and the
+/// transposed weights for that of the input.
 pub(super) fn backward(sizes: &Sizes, x: &[f32], turned: &[f32], dy: &[f32], wanted: Wanted<'_>) {
     let (n, depth, filters) = (sizes.padded.positions(), sizes.depth(), sizes.filters);
     let count = dy.len() / sizes.output().max(1);
@@ -176,12 +177,12 @@ pub(super) fn backward(sizes: &Sizes, x: &[f32], turned: &[f32], dy: &[f32], wan
     }
 }
 
-/// `db += ` the sums over the positions of all items; nothing if `db` is empty.
-pub(super) fn bias_gradient(sizes: &Sizes, dy: &[f32], db: &mut [f32]) {
+/// `db += ` the sums over the positions of all items of `item` values; nothing if `db` is empty.
+pub(super) fn add_sums_of(db: &mut [f32], dy: &[f32], item: usize) {
     if db.is_empty() {
         return;
     }
-    for dy in dy.chunks_exact(sizes.output().max(1)) {
+    for dy in dy.chunks_exact(item.max(1)) {
         add_sums(db, dy);
     }
 }

@@ -88,6 +88,41 @@ impl Kernel {
         Ok(output)
     }
 
+    /// The number of positions on each axis of the output of a transposed convolution of an input `[h, w]`. `more` are the
+    /// positions beyond the last one that the kernel reaches, on each axis fewer than the stride.
+    ///
+    /// # Errors
+    /// `Mismatch` for another number of axes and for a padding that leaves no position, `OutOfRange` for a stride or more.
+    pub fn transposed(&self, input: [usize; 2], more: &[usize]) -> Result<[usize; 2]> {
+        if more.len() != self.rank {
+            return Err(Error::mismatch("axes of the output padding", self.rank, more.len()));
+        }
+        let (more, mut output) = (pair(more, 0), [0; 2]);
+        for axis in 0..2 {
+            let (stride, more) = (self.stride[axis], more[axis]);
+            if more >= stride {
+                return Err(Error::out_of_range(
+                    "output padding",
+                    more as f64,
+                    0.0,
+                    stride as f64 - 1.0,
+                ));
+            }
+            let reach = (self.size[axis] - 1).saturating_mul(self.dilation[axis]);
+            let last = input[axis].checked_sub(1).map(|last| last.saturating_mul(stride));
+            let all = last.map_or(0, |last| last.saturating_add(reach).saturating_add(more + 1));
+            let lost = self.padding[axis].saturating_mul(2);
+            match all.checked_sub(lost).filter(|left| *left > 0) {
+                Some(left) if all < usize::MAX => output[axis] = left,
+                _ => {
+                    let got = format!("{lost} of {all}");
+                    return Err(Error::mismatch("padding of an output", "less than all", got));
+                }
+            }
+        }
+        Ok(output)
+    }
+
     /// The number of values of a kernel on one channel.
     pub(crate) fn taps(&self) -> usize {
         self.size[0] * self.size[1]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use sconce_ops::weights::{Weight, Weights};
 use sconce_ops::{
     BatchNorm, Kernel, Pooling, batch_norm, batch_norm_of, convolution, global_pooling, pooling,
-    upsample,
+    transposed_convolution, upsample,
 };
 use sconce_tensor::error::Kind;
 use sconce_tensor::pool;
@@ -58,6 +58,23 @@ fn convolutions_reproduce_the_reference() {
             ["weight", "bias"].map(|key| Weight::from(golden.variable(&format!("param.{key}"))));
         let kernel = Kernel::new(&weight.dims()[2..], stride, padding, dilation).unwrap();
         let y = convolution(&x, &weight, Some(&bias), kernel, groups).unwrap();
+        check(&golden, &y, &x, &[("weight", &weight), ("bias", &bias)]);
+    }
+}
+
+#[test]
+fn transposed_convolutions_reproduce_the_reference() {
+    type Named = (&'static str, &'static [usize], &'static [usize], &'static [usize]);
+    let cases: [Named; 2] =
+        [("transposed1d", &[2], &[1], &[0]), ("transposed2d", &[2, 3], &[1, 2], &[1, 0])];
+    for (name, stride, padding, more) in cases {
+        let golden = Golden::open(&format!("nets_{name}"));
+        let x = golden.variable("input.x");
+        let [weight, bias] =
+            ["weight", "bias"].map(|key| Weight::from(golden.variable(&format!("param.{key}"))));
+        let ones = vec![1; stride.len()];
+        let kernel = Kernel::new(&weight.dims()[2..], stride, padding, &ones).unwrap();
+        let y = transposed_convolution(&x, &weight, Some(&bias), kernel, more, 1).unwrap();
         check(&golden, &y, &x, &[("weight", &weight), ("bias", &bias)]);
     }
 }
@@ -230,6 +247,82 @@ impl Case {
     }
 }
 
+/// A transposed convolution of a [`Case`], with `more` positions at the end of each axis.
+struct Transposed {
+    case: Case,
+    more: Vec<usize>,
+}
+
+impl Transposed {
+    fn weight(&self) -> Tensor {
+        let Case { groups, widths: [c, f], size, .. } = &self.case;
+        noise(&[&[groups * c, *f][..], size].concat(), 2)
+    }
+
+    fn output(&self) -> Option<[usize; 2]> {
+        self.case.kernel().transposed(Case::both(&self.case.input, 1), &self.more).ok()
+    }
+
+    /// Outputs, and the gradients of input, weight and bias for the output gradient `dy`, by plain loops in f64.
+    fn slow(&self, dy: &[f32]) -> [Vec<f64>; 4] {
+        let case = &self.case;
+        let [x, w, b] = [case.x(), self.weight(), case.bias()]
+            .map(|t| values(&t).into_iter().map(f64::from).collect::<Vec<_>>());
+        let [rows, columns] = self.output().unwrap();
+        let ([h, wide], [kh, kw]) = (Case::both(&case.input, 1), Case::both(&case.size, 1));
+        let (stride, dilation) = (Case::both(&case.stride, 1), Case::both(&case.dilation, 1));
+        let ([channels, filters], padding) = (case.widths, Case::both(&case.padding, 0));
+        let n = rows * columns;
+        let mut y: Vec<f64> = (0..case.batch * b.len() * n).map(|i| b[i / n % b.len()]).collect();
+        let (mut dx, mut dw, mut db) = (vec![0.0; x.len()], vec![0.0; w.len()], vec![0.0; b.len()]);
+        dy.iter().enumerate().for_each(|(i, d)| db[i / n % b.len()] += f64::from(*d));
+        for from in 0..x.len() {
+            let (channel, place) = (from / (h * wide), from % (h * wide));
+            let (item, channel) =
+                (channel / (case.groups * channels), channel % (case.groups * channels));
+            for (f, tap) in (0..filters).flat_map(|f| (0..kh * kw).map(move |tap| (f, tap))) {
+                let at = |axis: usize, i: usize, k: usize| {
+                    (i * stride[axis] + k * dilation[axis]).checked_sub(padding[axis])
+                };
+                let (row, column) = (at(0, place / wide, tap / kw), at(1, place % wide, tap % kw));
+                let inside =
+                    row.zip(column).filter(|(row, column)| *row < rows && *column < columns);
+                let Some((row, column)) = inside else { continue };
+                let filter = channel / channels * filters + f;
+                let to = (item * b.len() + filter) * n + row * columns + column;
+                let weight = (channel * filters + f) * kh * kw + tap;
+                y[to] += x[from] * w[weight];
+                dw[weight] += x[from] * f64::from(dy[to]);
+                dx[from] += w[weight] * f64::from(dy[to]);
+            }
+        }
+        [y, dx, dw, db]
+    }
+
+    fn compare(&self) {
+        record();
+        let case = &self.case;
+        let [x, w, b] = [case.x(), self.weight(), case.bias()].map(|t| Weight::from(variable(&t)));
+        let op = |bias| {
+            transposed_convolution(&x, &w, bias, case.kernel(), &self.more, case.groups).unwrap()
+        };
+        let y = op(Some(&b));
+        let dy = noise(y.dims(), 4);
+        let gradients = backward(&(&y * &dy).unwrap().sum_all().unwrap());
+        let [dx, dw, db] = [&x, &w, &b].map(|t| gradient("an input", t, &gradients));
+        let want = self.slow(&values(&dy));
+        for ((name, got), want) in
+            ["y", "dx", "dw", "db"].iter().zip([&y, &dx, &dw, &db]).zip(&want)
+        {
+            near(name, got, want);
+        }
+        let bias = b.reshape([[1, b.elem_count()], [1, 1]].concat()).unwrap();
+        let bias = if case.input.len() == 1 { bias.squeeze(3).unwrap() } else { bias };
+        let without = values(&op(None).broadcast_add(&bias).unwrap());
+        near("y without a bias", &tensor(&without, y.dims()), &want[0]);
+    }
+}
+
 fn axes(rank: usize) -> impl Strategy<Value = [Vec<usize>; 5]> {
     let list = |range: std::ops::Range<usize>| proptest::collection::vec(range, rank);
     let size = list(1..5);
@@ -276,6 +369,17 @@ proptest! {
     #[test]
     fn convolutions_equal_plain_loops(case in cases()) {
         compare(&case);
+    }
+
+    #[test]
+    fn transposed_convolutions_equal_plain_loops(
+        case in cases(), more in proptest::collection::vec(0..3usize, 2),
+    ) {
+        let more = more.iter().zip(&case.stride).map(|(more, stride)| more % stride).collect();
+        let transposed = Transposed { case, more };
+        if transposed.output().is_some() {
+            transposed.compare();
+        }
     }
 
     #[test]
@@ -392,6 +496,14 @@ fn gradients_are_finite_differences() {
     let inputs = vec![noise(&[3, 4, 7, 6], 1), noise(&[6, 2, 3, 2], 2), noise(&[6], 3)];
     let kernel = Kernel::new(&[3, 2], &[2, 1], &[1, 1], &[1, 2]).unwrap();
     differences(inputs, |t| convolution(&t[0], &t[1], Some(&t[2]), kernel, 2).unwrap());
+    let inputs = vec![noise(&[3, 4, 3, 2], 1), noise(&[4, 3, 3, 2], 2), noise(&[6], 3)];
+    let wide = Kernel::new(&[3, 2], &[2, 3], &[1, 0], &[1, 2]).unwrap();
+    differences(inputs, |t| {
+        transposed_convolution(&t[0], &t[1], Some(&t[2]), wide, &[1, 2], 2).unwrap()
+    });
+    let inputs = vec![noise(&[3, 4, 5], 1), noise(&[4, 1, 3], 2)];
+    let wide = Kernel::new(&[3], &[2], &[1], &[1]).unwrap();
+    differences(inputs, |t| transposed_convolution(&t[0], &t[1], None, wide, &[0], 4).unwrap());
     let inputs = vec![noise(&[3, 4, 9], 1), noise(&[8, 1, 3], 2)];
     let kernel = Kernel::new(&[3], &[2], &[1], &[1]).unwrap();
     differences(inputs, |t| convolution(&t[0], &t[1], None, kernel, 4).unwrap());
@@ -458,6 +570,32 @@ fn wrong_shapes_are_named() {
     for (got, want) in expected {
         assert_eq!(got, want);
     }
+    let transposed = |shape: &[usize], kernel: Kernel, more: &[usize], groups: usize| {
+        let weight = Weight::from(noise(shape, 2));
+        transposed_convolution(&x, &weight, None, kernel, more, groups).unwrap_err().to_string()
+    };
+    let cut = Kernel::new(&[3], &[1], &[6], &[1]).unwrap();
+    for (got, want) in [
+        (
+            transposed(&[3, 6, 3], kernel, &[0], 1),
+            "weight of a transposed convolution: expected [4, 6, 3], got [3, 6, 3]",
+        ),
+        (
+            transposed(&[4, 6, 3], kernel, &[0], 3),
+            "groups of a transposed convolution: expected divisors of the channels, got 3 of 4 channels and 6 filters each",
+        ),
+        (transposed(&[4, 6, 3], kernel, &[1], 1), "output padding: 1 is outside 0..0"),
+        (
+            transposed(&[4, 6, 3], kernel, &[0, 0], 1),
+            "axes of the output padding: expected 1, got 2",
+        ),
+        (
+            transposed(&[4, 6, 3], cut, &[0], 1),
+            "padding of an output: expected less than all, got 12 of 11",
+        ),
+    ] {
+        assert_eq!(got, want);
+    }
     let padded = Kernel::new(&[3], &[1], &[2], &[1]).unwrap();
     let error = pooling(&x, Pooling::Max, padded).unwrap_err().to_string();
     assert_eq!(error, "padding of pooling: expected at most 1, half of the kernel, got 2");
@@ -480,6 +618,10 @@ fn tensors_that_are_not_f32_on_a_cpu_are_refused_by_name() {
     let norm = norm(one.clone().into(), one.clone().into(), &one, &one);
     let refused = [
         ("a convolution", convolution(&x, &weight, None, kernel, 1)),
+        (
+            "a transposed convolution",
+            transposed_convolution(&x, &Weight::from(noise(&[4, 6, 3], 2)), None, kernel, &[0], 1),
+        ),
         ("pooling", pooling(&x, Pooling::Max, kernel)),
         ("global pooling", global_pooling(&x, Pooling::Max)),
         ("upsampling", upsample(&x, &[2])),

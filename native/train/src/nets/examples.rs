@@ -1,6 +1,7 @@
 //! Inputs and targets of examples.
 
 use sconce_net::Net;
+use sconce_tensor::digest::sha256;
 use sconce_tensor::tensor::tensor;
 use sconce_tensor::{Error, Result, Tensor, memory};
 
@@ -102,6 +103,12 @@ impl<'a> Examples<'a> {
             }
         }
         Ok(())
+    }
+
+    /// SHA-256 of inputs and targets.
+    pub(super) fn digest(&self) -> String {
+        let inputs = self.inputs.iter().map(|input| input.numbers);
+        sha256(inputs.chain([self.targets]).map(<[Word]>::as_flattened))
     }
 
     /// Number of examples, at least one.

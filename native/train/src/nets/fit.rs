@@ -1,5 +1,6 @@
 //! A run: epochs of steps, a validation after each epoch.
 
+use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -7,99 +8,15 @@ use sconce_data::Permutation;
 use sconce_net::{Net, Program, Storage};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
-use serde::Serialize;
 
+use super::checkpoint::{self, Identity, Place, State};
 use super::evaluate::{Evaluation, evaluate_some};
 use super::examples::Examples;
 use super::options::FitOptions;
+use super::report::{Event, Failure, Report, Stopped, Validation};
 use super::step::Learner;
 use crate::schedule::Schedule;
 use crate::stop::go_on;
-
-/// Reason for the end of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stopped {
-    /// All steps are done.
-    Finished,
-    /// Validations stopped improving.
-    Early,
-    /// The caller stopped the run.
-    Stopped,
-    /// A number was not finite.
-    Failed,
-}
-
-/// An event of a run.
-#[derive(Debug, Clone, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// A step is done.
-    Step {
-        /// The step, counted from 1.
-        step: u64,
-        /// The epoch, counted from 1.
-        epoch: u64,
-        /// Mean loss of the batch before the update.
-        loss: f64,
-        /// Learning rate of the update.
-        learning_rate: f64,
-    },
-    /// An epoch is done, or the run.
-    Epoch {
-        /// The epoch, counted from 1.
-        epoch: u64,
-        /// The last step, counted from 1.
-        step: u64,
-        /// Mean loss of the steps of the epoch.
-        loss: f64,
-        /// Figures of the validation, if there is one.
-        validation: Option<Evaluation>,
-    },
-}
-
-/// A validation of a run.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Validation {
-    /// Steps so far.
-    pub step: u64,
-    /// Mean loss.
-    pub loss: f64,
-    /// Share of targets that are the likeliest class; `None` without classes.
-    pub accuracy: Option<f64>,
-}
-
-/// A number that was not finite.
-#[derive(Debug, Clone, Serialize)]
-pub struct Failure {
-    /// The name of the number.
-    pub what: String,
-    /// The number as text.
-    pub value: String,
-    /// The step, counted from 1.
-    pub step: u64,
-}
-
-/// The report of a run.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// Reason for the end.
-    pub stopped: Stopped,
-    /// Steps that changed the weights.
-    pub steps: u64,
-    /// Whole epochs.
-    pub epochs: u64,
-    /// Duration.
-    pub seconds: f64,
-    /// Mean loss of the batch of each step.
-    pub losses: Vec<f64>,
-    /// Validations.
-    pub validation: Vec<Validation>,
-    /// The step whose weights the network has.
-    pub step: u64,
-    /// Cause of [`Stopped::Failed`].
-    pub failure: Option<Failure>,
-}
 
 /// A trained network.
 #[derive(Debug)]
@@ -113,7 +30,8 @@ pub struct Fitted {
 /// Trains a network. A run that is cancelled, or that meets a number that is not finite, returns the weights so far.
 ///
 /// # Errors
-/// `Mismatch` for options that do not fit the network or the examples; `OutOfMemory`.
+/// `Mismatch` for options that do not fit the network or the examples; `OutOfMemory`; `Io` for a state that cannot be written;
+/// `NotFound`, `Corrupt`, `Mismatch` and `Fixed` for one that cannot be resumed.
 pub fn fit(
     net: &Net,
     examples: &Examples<'_>,
@@ -121,7 +39,8 @@ pub fn fit(
     tell: &dyn Fn(Event),
     cancelled: &AtomicBool,
 ) -> Result<Fitted> {
-    let run = Run::new(net, examples, options, tell, cancelled)?;
+    let mut run = Run::new(net, examples, options, tell, cancelled)?;
+    run.begin(net)?;
     run.go()
 }
 
@@ -141,6 +60,15 @@ struct Run<'a> {
     losses: Vec<f64>,
     validation: Vec<Validation>,
     epochs: u64,
+    /// Steps before the present epoch.
+    first: usize,
+    /// Steps before the last validation.
+    validated: Option<u64>,
+    start: Instant,
+    /// Seconds before the run was resumed.
+    seconds: f64,
+    /// The identity of the run, if its state is saved.
+    identity: Option<Identity>,
 }
 
 /// Indices of examples.
@@ -183,17 +111,100 @@ impl<'a> Run<'a> {
             losses: vec![],
             validation: vec![],
             epochs: 0,
+            first: 0,
+            validated: None,
+            start: Instant::now(),
+            seconds: 0.0,
+            identity: None,
         })
     }
 
-    fn go(mut self) -> Result<Fitted> {
-        let start = Instant::now();
-        let ended = loop {
-            match self.epoch() {
-                Ok(None) => {}
-                ended => break ended,
-            }
+    /// Takes over the saved state of the run, or writes the first one.
+    fn begin(&mut self, net: &Net) -> Result<()> {
+        let Some(path) = &self.options.checkpoint else { return Ok(()) };
+        let identity = Identity::new(net, self.options, self.examples)?;
+        if self.options.resume {
+            let state = checkpoint::load(path, &identity)?;
+            self.identity = Some(identity);
+            let what = path.display().to_string();
+            return self.restore(state).map_err(|error| Error::corrupt(what, error));
+        }
+        if path.exists() {
+            let what = path.display().to_string();
+            return Err(Error::mismatch(what, "no file, or resume: true", "a file"));
+        }
+        self.identity = Some(identity);
+        self.save()
+    }
+
+    fn restore(&mut self, state: State<'_>) -> Result<()> {
+        let State { place, net, kept, kept_loss, moments, losses, validation } = state;
+        self.learner = Learner::new(&net, self.options)?;
+        self.learner.restore(place.updates, &moments)?;
+        let Place { epochs, first, validated, kept: step, waited, seconds, .. } = place;
+        self.kept = Kept { net: kept.into_owned(), step, loss: kept_loss, waited };
+        (self.losses, self.validation) = (losses.into_owned(), validation.into_owned());
+        (self.epochs, self.first, self.validated) = (epochs, first, validated);
+        (self.begun, self.seconds) = (self.steps(), seconds);
+        Ok(())
+    }
+
+    /// Writes the state, if the run has a file for it.
+    fn save(&self) -> Result<()> {
+        let (Some(path), Some(identity)) = (&self.options.checkpoint, &self.identity) else {
+            return Ok(());
         };
+        let (updates, moments) = self.learner.state()?;
+        let place = Place {
+            updates,
+            epochs: self.epochs,
+            first: self.first,
+            validated: self.validated,
+            kept: self.kept.step,
+            waited: self.kept.waited,
+            seconds: self.seconds(),
+        };
+        let state = State {
+            place,
+            net: Cow::Owned(self.learner.net()?),
+            kept: Cow::Borrowed(&self.kept.net),
+            kept_loss: self.kept.loss,
+            moments,
+            losses: Cow::Borrowed(&self.losses),
+            validation: Cow::Borrowed(&self.validation),
+        };
+        state.save(identity, path)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.seconds + self.start.elapsed().as_secs_f64()
+    }
+
+    /// Runs epochs until the run is over.
+    fn epochs(&mut self) -> Result<Option<Stopped>> {
+        let mut ended = match self.validated == Some(self.steps()) {
+            true => self.ended(),
+            false => None,
+        };
+        while ended.is_none() {
+            ended = self.epoch()?;
+            if ended.is_none() && self.epochs.is_multiple_of(self.options.checkpoint_every.max(1)) {
+                self.save()?;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// The reason if the run is over, after a validation.
+    fn ended(&self) -> Option<Stopped> {
+        if self.options.patience.is_some_and(|patience| self.kept.waited >= patience) {
+            return Some(Stopped::Early);
+        }
+        (self.steps() >= self.schedule.total_steps).then_some(Stopped::Finished)
+    }
+
+    fn go(mut self) -> Result<Fitted> {
+        let ended = self.epochs();
         let ended = match ended {
             // Before the first validation the last weights are returned.
             Err(Error::Cancelled) if self.validation.is_empty() => {
@@ -202,6 +213,9 @@ impl<'a> Run<'a> {
             Err(Error::Cancelled) => Ok(Some(Stopped::Stopped)),
             ended => ended,
         };
+        if ended.is_ok() {
+            self.save()?;
+        }
         let (stopped, failure) = match ended {
             Ok(stopped) => (stopped.unwrap_or(Stopped::Finished), None),
             Err(Error::NonFinite { what, value }) => {
@@ -214,7 +228,7 @@ impl<'a> Run<'a> {
             stopped,
             steps: self.steps(),
             epochs: self.epochs,
-            seconds: start.elapsed().as_secs_f64(),
+            seconds: self.seconds(),
             losses: self.losses,
             validation: self.validation,
             step: self.kept.step,
@@ -229,9 +243,10 @@ impl<'a> Run<'a> {
 
     /// Runs an epoch, or the rest of the run, and its validation. Returns the reason if the run is over.
     fn epoch(&mut self) -> Result<Option<Stopped>> {
-        let (epoch, first) = (self.epochs + 1, self.losses.len());
+        let (epoch, first) = (self.epochs + 1, self.first);
         let order = self.order();
-        for batch in order.chunks(self.options.batch_size) {
+        let done = self.losses.len().saturating_sub(first);
+        for batch in order.chunks(self.options.batch_size).skip(done) {
             if self.steps() >= self.schedule.total_steps {
                 break;
             }
@@ -242,12 +257,12 @@ impl<'a> Run<'a> {
         }
         let own = &self.losses[first..];
         let loss = own.iter().sum::<f64>() / own.len().max(1) as f64;
-        if own.len() as u64 == batches(order.len(), self.options)? {
-            self.epochs += 1;
+        let is_whole = own.len() as u64 == batches(order.len(), self.options)?;
+        self.validate(epoch, loss)?;
+        if is_whole {
+            (self.epochs, self.first) = (epoch, self.losses.len());
         }
-        let early = self.validate(epoch, loss)?;
-        let finished = self.steps() >= self.schedule.total_steps;
-        Ok(if early { Some(Stopped::Early) } else { finished.then_some(Stopped::Finished) })
+        Ok(self.ended())
     }
 
     fn step(&mut self, epoch: u64, batch: &[usize]) -> Result<()> {
@@ -260,9 +275,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Validates the present weights and keeps them if they are the best. Without a validation they are kept. Returns
-    /// whether the run should end early.
-    fn validate(&mut self, epoch: u64, loss: f64) -> Result<bool> {
+    /// Validates the present weights and keeps them if they are the best. Without a validation they are kept.
+    fn validate(&mut self, epoch: u64, loss: f64) -> Result<()> {
         let mut validation = None;
         if self.split.validation.is_empty() {
             self.keep()?;
@@ -280,7 +294,8 @@ impl<'a> Run<'a> {
             validation = Some(found);
         }
         (self.tell)(Event::Epoch { epoch, step: self.steps(), loss, validation });
-        Ok(self.options.patience.is_some_and(|patience| self.kept.waited >= patience))
+        self.validated = Some(self.steps());
+        Ok(())
     }
 
     fn keep(&mut self) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Losses of single examples. Each loss is a sum; [`Score::mean`] divides it by the number of its terms.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// `log(sum_c exp(y_c)) - y_t` of the logits of classes, the first axis of the output.

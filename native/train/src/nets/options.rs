@@ -1,14 +1,16 @@
 //! Options of a run.
 
+use std::path::PathBuf;
+
 use sconce_tensor::Result;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::loss::Loss;
 use crate::optimiser::{Kind, OptimiserConfig};
 use crate::schedule::{Schedule, ScheduleKind};
 
 /// Options of a run; names and meanings are those of `Sconce.Net.fit/4`, which checks their bounds.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitOptions {
     /// The loss.
@@ -49,10 +51,19 @@ pub struct FitOptions {
     pub drop_last: bool,
     /// Seed of the validation split and of the orders.
     pub seed: u64,
+    /// File of the state of the run.
+    #[serde(default, skip_serializing)]
+    pub checkpoint: Option<PathBuf>,
+    /// Epochs from one state to the next; 0 counts as 1.
+    #[serde(default, skip_serializing)]
+    pub checkpoint_every: u64,
+    /// Whether the run continues from the state in the file.
+    #[serde(default, skip_serializing)]
+    pub resume: bool,
 }
 
 /// Decay of the learning rate after the warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decay {
     /// No decay.
@@ -64,6 +75,9 @@ pub enum Decay {
 }
 
 impl FitOptions {
+    /// Options that a resumed run may change: those of its end.
+    pub(super) const MAY_DIFFER: [&str; 3] = ["epochs", "steps", "patience"];
+
     /// The optimiser's hyperparameters.
     ///
     /// # Errors

@@ -1,5 +1,8 @@
 //! One update of the weights by the mean gradient of a batch.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use sconce_net::Net;
 use sconce_net::training::{Mode, Training};
 use sconce_ops::weights::Weight;
@@ -14,6 +17,9 @@ use crate::optimiser::{Optimiser, Parameter, clip, squared_norm};
 
 /// Examples of one shard of the loss.
 const SHARD: usize = 8;
+
+/// Moments of an optimiser by name.
+pub(super) type Moments<'a> = BTreeMap<String, Cow<'a, [f32]>>;
 
 /// A network that learns.
 pub(super) struct Learner {
@@ -36,6 +42,19 @@ impl Learner {
         let optimiser = Optimiser::new(options.optimiser()?, parameters.collect());
         let max_grad_norm = options.max_grad_norm.unwrap_or(f64::INFINITY);
         Ok(Learner { training, weights, optimiser, max_grad_norm })
+    }
+
+    /// The number of updates, and the moments of the optimiser by name.
+    pub(super) fn state(&self) -> Result<(u64, Moments<'_>)> {
+        Ok((self.optimiser.updates(), self.optimiser.state()?.into_iter().collect()))
+    }
+
+    /// Takes over the state of another optimiser of the same weights.
+    ///
+    /// # Errors
+    /// `NotFound` and `Mismatch` for moments that are missing or have another size.
+    pub(super) fn restore(&mut self, updates: u64, moments: &Moments<'_>) -> Result<()> {
+        self.optimiser.load_state(updates, |name| moments.get(name).map(|values| &**values))
     }
 
     /// The network with the present weights.
