@@ -9,14 +9,19 @@
 
 pub mod codec;
 pub mod disk;
+mod options;
 mod packs;
 pub mod prefetch;
 pub mod queue;
+mod shared;
 mod state;
 mod store;
 mod tensor;
+mod work;
 mod write;
 
+pub use options::StoreOptions;
+pub use shared::{Part, Rows};
 pub use state::Counts;
-pub use store::{Damage, Part, Rows, Stats, Store, StoreOptions};
+pub use store::{Damage, Stats, Store};
 pub use tensor::{Dtype, MAX_BLOCK, Tensor};

@@ -11,8 +11,9 @@ use crate::disk::index::{Index, MAX_NAME};
 use crate::disk::{Digest, HEADER, IndexFile, Stored};
 use crate::packs::Writer;
 use crate::queue::Id;
+use crate::shared::Shared;
 use crate::state::State;
-use crate::store::{Shared, Store};
+use crate::store::Store;
 use crate::tensor::{Dtype, Tensor};
 
 impl Shared {

@@ -1,0 +1,241 @@
+//! Reading blocks, by the callers and by the threads of a store.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use sconce_tensor::{Error, Result, memory};
+
+use crate::codec;
+use crate::disk::{Disk, Stored, pack_name};
+use crate::options::StoreOptions;
+use crate::packs::Writer;
+use crate::queue::Id;
+use crate::state::{Bytes, State};
+use crate::tensor::Tensor;
+
+/// Bytes of a tensor, in parts that lie in RAM.
+#[derive(Debug, Clone)]
+pub struct Part {
+    block: Bytes,
+    range: Range<usize>,
+}
+
+impl Part {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.block.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// Rows of a tensor.
+#[derive(Debug)]
+pub struct Rows {
+    /// The tensor, of which `parts` hold the rows.
+    pub tensor: Arc<Tensor>,
+    /// The bytes, in order.
+    pub parts: Vec<Part>,
+}
+
+impl Rows {
+    /// All bytes, copied.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut all = memory::with_capacity(self.parts.iter().map(|part| part.range.len()).sum());
+        self.parts.iter().for_each(|part| all.extend_from_slice(part.bytes()));
+        all
+    }
+}
+
+/// The part of a store that its threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) disk: Box<dyn Disk>,
+    pub(crate) options: StoreOptions,
+    pub(crate) state: Mutex<State>,
+    /// Notified when a block has arrived, or could not be read.
+    pub(crate) arrived: Condvar,
+    /// Notified when there is work for the threads.
+    pub(crate) work: Condvar,
+    /// `None` if the store is open for reading.
+    pub(crate) writer: Mutex<Option<Writer>>,
+    /// The fault of an index whose copy was read instead.
+    pub(crate) fault: Option<String>,
+}
+
+pub(crate) fn range(tensor: &Tensor, rows: Option<(u64, u64)>) -> Result<Range<u64>> {
+    match rows {
+        None => Ok(0..tensor.bytes()),
+        Some((first, count)) => tensor.rows(first, count),
+    }
+}
+
+/// The blocks of a range of bytes, with their places in the tensor.
+pub(crate) fn blocks<'t>(
+    tensor: &'t Tensor,
+    range: &Range<u64>,
+) -> impl Iterator<Item = (Id, u64)> + 't {
+    let first = range.start / tensor.block;
+    let end = if range.is_empty() { first } else { range.end.div_ceil(tensor.block) };
+    (first..end).filter_map(|at| tensor.blocks.get(at as usize).map(|id| (*id, at)))
+}
+
+pub(crate) fn rows_of(tensor: Arc<Tensor>, range: &Range<u64>, found: Vec<Bytes>) -> Rows {
+    let places: Vec<u64> = blocks(&tensor, range).map(|(_, at)| at).collect();
+    let part = |(at, block): (u64, Bytes)| {
+        let begin = at * tensor.block;
+        let end = begin + block.len() as u64;
+        let within = |byte: u64| (byte.clamp(begin, end) - begin) as usize;
+        Part { range: within(range.start)..within(range.end), block }
+    };
+    let parts = places.into_iter().zip(found).map(part).collect();
+    Rows { tensor, parts }
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<Arc<Tensor>> {
+        let found = self.state().tensors.get(name).cloned();
+        found.ok_or_else(|| Error::not_found(format!("tensor {name:?}")))
+    }
+
+    pub(crate) fn read(&self, name: &str, rows: Option<(u64, u64)>, stream: u64) -> Result<Rows> {
+        let began = Instant::now();
+        let tensor = self.tensor(name)?;
+        let range = range(&tensor, rows)?;
+        let wanted: Vec<(Id, u64)> = blocks(&tensor, &range).collect();
+        let mut state = self.state();
+        let mut missing = vec![];
+        for (id, _) in &wanted {
+            state.ask(*id, stream);
+            if state.resident(*id).is_none() {
+                missing.push(*id);
+            }
+        }
+        // The caller reads the first one; the threads begin with the others.
+        if self.options.threads > 0 {
+            state.urgent.extend(missing.iter().skip(1));
+        }
+        let waited: u64 =
+            missing.iter().filter_map(|id| state.blocks.get(id)).map(|b| u64::from(b.at.raw)).sum();
+        drop(state);
+        self.work.notify_all();
+        let damaged = |(at, error): (u64, Error)| match error {
+            Error::Corrupt { what, reason } => {
+                Error::corrupt(format!("tensor {name:?}, block {at}, {what}"), reason)
+            }
+            other => other,
+        };
+        let found = wanted
+            .iter()
+            .map(|(id, at)| self.obtain(*id).map_err(|error| damaged((*at, error))))
+            .collect::<Result<Vec<_>>>()?;
+        if waited > 0 {
+            let mut state = self.state();
+            state.counts.waited_bytes += waited;
+            state.counts.waited_ns += began.elapsed().as_nanos() as u64;
+        }
+        Ok(rows_of(tensor, &range, found))
+    }
+
+    /// The bytes of a block, read by this thread unless another one is at it.
+    fn obtain(&self, id: Id) -> Result<Bytes> {
+        let mut state = self.state();
+        loop {
+            let Some(block) = state.blocks.get_mut(&id) else {
+                return Err(Error::not_found("a block of a tensor that was replaced"));
+            };
+            if let Some(raw) = &block.raw {
+                return Ok(raw.clone());
+            }
+            if !block.loading {
+                block.loading = true;
+                state.readers += 1;
+                drop(state);
+                let loaded = self.load(id);
+                let mut state = self.state();
+                state.readers -= 1;
+                if state.readers == 0 {
+                    self.work.notify_all();
+                }
+                return loaded;
+            }
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Reads a block that this thread has marked as loading.
+    pub(crate) fn load(&self, id: Id) -> Result<Bytes> {
+        let from = self.state().blocks.get(&id).map(|block| (block.at, block.packed.clone()));
+        let loaded = match from {
+            None => Err(Error::not_found("a block of a tensor that was replaced")),
+            Some((at, packed)) => memory::caught(|| self.restored(&at, packed.as_deref())),
+        };
+        let mut state = self.state();
+        if let Some(block) = state.blocks.get_mut(&id) {
+            block.loading = false;
+        }
+        let loaded = match loaded {
+            Ok((raw, read)) => {
+                state.counts.read_bytes += read;
+                let raw = Arc::new(raw);
+                state.keep(id, raw.clone());
+                Ok(raw)
+            }
+            Err(error) => {
+                if let Error::Corrupt { .. } = error {
+                    state.distrust(id);
+                }
+                Err(error)
+            }
+        };
+        let more = !state.demoted.is_empty();
+        drop(state);
+        self.arrived.notify_all();
+        if more {
+            self.work.notify_one();
+        }
+        loaded
+    }
+
+    /// The bytes of a block, and how many bytes were read from disk for it.
+    fn restored(&self, at: &Stored, packed: Option<&Vec<u8>>) -> Result<(Vec<u8>, u64)> {
+        let corrupt = |reason| Error::corrupt(self.place_of(at), reason);
+        match packed {
+            Some(packed) => at.restore(packed).map(|raw| (raw, 0)).map_err(corrupt),
+            None => {
+                let stored = self.stored_bytes(at)?;
+                let read = stored.len() as u64;
+                if at.codec == codec::Codec::Raw {
+                    at.check(&stored).map_err(corrupt)?;
+                    return Ok((stored, read));
+                }
+                at.restore(&stored).map(|raw| (raw, read)).map_err(corrupt)
+            }
+        }
+    }
+
+    pub(crate) fn stored_bytes(&self, at: &Stored) -> Result<Vec<u8>> {
+        let mut stored = memory::repeated(0, at.stored as usize);
+        self.disk.read(at.pack, at.offset, &mut stored)?;
+        Ok(stored)
+    }
+
+    fn place_of(&self, at: &Stored) -> String {
+        let file = self.disk.path().join(pack_name(at.pack));
+        format!("{} at byte {}", file.display(), at.offset)
+    }
+
+    /// The fault of a block and its header on disk.
+    pub(crate) fn fault_of(&self, at: &Stored, stored: &[u8]) -> Result<Option<String>> {
+        if let Err(reason) = at.restore(stored) {
+            return Ok(Some(reason));
+        }
+        let expected = at.header();
+        let mut header = [0; crate::disk::HEADER];
+        self.disk.read(at.pack, at.offset - header.len() as u64, &mut header)?;
+        Ok((header != expected).then(|| "its header is not that of the index".into()))
+    }
+}

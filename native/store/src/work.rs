@@ -1,0 +1,94 @@
+//! The threads of a store: they prefetch, and compress what leaves RAM.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::codec;
+use crate::queue::Id;
+use crate::shared::Shared;
+use crate::state::State;
+
+impl Shared {
+    /// Runs a thread until the store is closed.
+    pub(crate) fn work(&self) {
+        let mut budget = Budget::new(self.options.background);
+        let mut state = self.state();
+        loop {
+            if state.closing {
+                return;
+            }
+            if let Some(id) = state.urgent.pop_front() {
+                state = self.begin(state, id);
+                continue;
+            }
+            // Blocks for which a caller waits come first.
+            let pause = if state.readers > 0 { Some(None) } else { budget.pause().map(Some) };
+            if pause.is_none() {
+                if let Some(id) = state.ahead.pop_front() {
+                    let bytes = state.blocks.get(&id).map_or(0, |block| block.at.stored);
+                    state = self.begin(state, id);
+                    budget.take(u64::from(bytes));
+                    continue;
+                }
+                if let Some((id, raw)) = state.next_demoted() {
+                    let at = state.blocks.get(&id).map(|block| block.at);
+                    drop(state);
+                    let packed = at.map(|at| codec::encode_as(at.codec, at.width, &raw));
+                    state = self.state();
+                    if let Some(packed) = packed {
+                        state.keep_compressed(id, Arc::new(packed));
+                    }
+                    continue;
+                }
+            }
+            state = match pause.flatten() {
+                Some(wait) if !state.ahead.is_empty() || !state.demoted.is_empty() => {
+                    let waited = self.work.wait_timeout(state, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                _ => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Reads a block in the background, unless it is there or another thread is at it.
+    fn begin<'s>(&'s self, mut state: MutexGuard<'s, State>, id: Id) -> MutexGuard<'s, State> {
+        match state.blocks.get_mut(&id) {
+            Some(block) if block.raw.is_none() && !block.loading => {
+                block.loading = true;
+                drop(state);
+                // The reader meets the error again, and names it.
+                let _ = self.load(id);
+                self.state()
+            }
+            _ => state,
+        }
+    }
+}
+
+/// Bytes a second of a thread's work in the background.
+struct Budget {
+    rate: Option<u64>,
+    left: f64,
+    at: Instant,
+}
+
+impl Budget {
+    fn new(rate: Option<u64>) -> Budget {
+        Budget { rate, left: 0.0, at: Instant::now() }
+    }
+
+    /// How long to wait before the next byte.
+    fn pause(&mut self) -> Option<Duration> {
+        let rate = self.rate? as f64;
+        let passed = self.at.elapsed().as_secs_f64();
+        self.at = Instant::now();
+        // At most a tenth of a second is saved up.
+        self.left = (self.left + passed * rate).min(rate / 10.0);
+        (self.left < 0.0).then(|| Duration::from_secs_f64((-self.left / rate).clamp(1e-4, 1.0)))
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.left -= bytes as f64;
+    }
+}
