@@ -1,18 +1,27 @@
 //! Reading blocks, by the callers and by the threads of a store.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sconce_tensor::{Error, Result, memory};
 
-use crate::codec;
+use crate::codec::Codec;
 use crate::disk::{Disk, Stored, pack_name};
 use crate::options::StoreOptions;
 use crate::packs::Writer;
 use crate::queue::Id;
 use crate::state::{Bytes, State};
 use crate::tensor::Tensor;
+
+/// Bytes of a compressed block for which a thread keeps its memory.
+const KEPT: usize = 4 << 20;
+
+thread_local! {
+    /// A compressed block on its way from disk.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(vec![]) };
+}
 
 /// Bytes of a tensor, in parts that lie in RAM.
 #[derive(Debug, Clone)]
@@ -203,18 +212,26 @@ impl Shared {
     /// The bytes of a block, and how many bytes were read from disk for it.
     fn restored(&self, at: &Stored, packed: Option<&Vec<u8>>) -> Result<(Vec<u8>, u64)> {
         let corrupt = |reason| Error::corrupt(self.place_of(at), reason);
-        match packed {
-            Some(packed) => at.restore(packed).map(|raw| (raw, 0)).map_err(corrupt),
-            None => {
-                let stored = self.stored_bytes(at)?;
-                let read = stored.len() as u64;
-                if at.codec == codec::Codec::Raw {
-                    at.check(&stored).map_err(corrupt)?;
-                    return Ok((stored, read));
-                }
-                at.restore(&stored).map(|raw| (raw, read)).map_err(corrupt)
-            }
+        if let Some(packed) = packed {
+            return at.restore(packed).map(|raw| (raw, 0)).map_err(corrupt);
         }
+        let read = u64::from(at.stored);
+        if at.codec == Codec::Raw {
+            let raw = self.stored_bytes(at)?;
+            return at.check(&raw).map(|()| (raw, read)).map_err(corrupt);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let long = at.stored as usize;
+            memory::reserve(scratch, long.saturating_sub(scratch.len()));
+            scratch.resize(long.max(scratch.len()), 0);
+            let stored = scratch.get_mut(..long).unwrap_or_default();
+            self.disk.read(at.pack, at.offset, stored)?;
+            let raw = at.restore(stored).map(|raw| (raw, read)).map_err(corrupt);
+            if long > KEPT {
+                *scratch = vec![];
+            }
+            raw
+        })
     }
 
     pub(crate) fn stored_bytes(&self, at: &Stored) -> Result<Vec<u8>> {

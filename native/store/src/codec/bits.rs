@@ -1,8 +1,8 @@
 //! Gathering of bits: of 256 elements, the lowest bits of their first bytes come first, then the next bits. Numbers of
 //! similar size share their high bits, which become runs that LZ4 shortens (bit shuffle, Masui et al. 2015).
 //!
-//! In a plane of 256 bits each of four words of 64 bits holds the bits of 64 elements; their order within the plane is
-//! that of the vectors that compute them. Elements behind the last 256 stay as they are.
+//! A group of 256 elements is eight vectors of 32. The first byte of a plane has a bit of the first element of each vector,
+//! the next byte those of the second elements. Elements behind the last 256 stay as they are.
 
 use sconce_tensor::dispatch;
 
@@ -43,7 +43,7 @@ dispatch! {
         let plane = groups * BYTES;
         for (at, group) in whole.chunks_exact(GROUP * W).enumerate() {
             for (byte, bytes) in taken::<W>(group).iter().enumerate() {
-                let words = bytes_transposed(bits_transposed(words_of(bytes)));
+                let words = exchanged(words_of(bytes));
                 for (bit, word) in words.iter().enumerate() {
                     let begin = (byte * 8 + bit) * plane + at * BYTES;
                     if let Some(place) = planes.get_mut(begin..begin + BYTES) {
@@ -73,7 +73,7 @@ dispatch! {
                         *word = word_of(place);
                     }
                 }
-                let words = bits_transposed(bytes_transposed(words));
+                let words = exchanged(words);
                 for (word, place) in words.iter().zip(bytes.chunks_exact_mut(BYTES)) {
                     put(word, place);
                 }
@@ -132,41 +132,24 @@ fn put(word: &[u64; 4], to: &mut [u8]) {
     }
 }
 
-/// Transposes the bits of each word as an 8 x 8 matrix; its own inverse.
+/// Exchanges, for each bit of 32 bytes, the places of a bit in its byte with those of eight vectors. Its own inverse.
 #[inline(always)]
-fn bits_transposed(mut words: Words) -> Words {
-    for word in &mut words {
-        *word = word.map(|lane| swapped(lane, 7, 0x00AA_00AA_00AA_00AA));
-        *word = word.map(|lane| swapped(lane, 14, 0x0000_CCCC_0000_CCCC));
-        *word = word.map(|lane| swapped(lane, 28, 0x0000_0000_F0F0_F0F0));
-    }
+fn exchanged(mut words: Words) -> Words {
+    exchange::<1>(&mut words, 0x5555_5555_5555_5555);
+    exchange::<2>(&mut words, 0x3333_3333_3333_3333);
+    exchange::<4>(&mut words, 0x0F0F_0F0F_0F0F_0F0F);
     words
 }
 
-/// Transposes the bytes of the eight words of each lane; its own inverse.
+/// Exchanges the bits behind each `N` of the vectors with the bits before of the vectors `N` places behind.
 #[inline(always)]
-fn bytes_transposed(mut words: Words) -> Words {
-    exchange::<1>(&mut words, 8, 0x00FF_00FF_00FF_00FF);
-    exchange::<2>(&mut words, 16, 0x0000_FFFF_0000_FFFF);
-    exchange::<4>(&mut words, 32, 0x0000_0000_FFFF_FFFF);
-    words
-}
-
-#[inline(always)]
-fn swapped(word: u64, by: u32, mask: u64) -> u64 {
-    let t = (word ^ (word >> by)) & mask;
-    word ^ t ^ (t << by)
-}
-
-/// Exchanges the high parts of words with the low parts of the words `N` places behind.
-#[inline(always)]
-fn exchange<const N: usize>(words: &mut Words, by: u32, mask: u64) {
+fn exchange<const N: usize>(words: &mut Words, mask: u64) {
     for pair in words.chunks_exact_mut(2 * N) {
         let (low, high) = pair.split_at_mut(N);
         for (low, high) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
-            let t = ((*low >> by) ^ *high) & mask;
+            let t = ((*low >> N) ^ *high) & mask;
             *high ^= t;
-            *low ^= t << by;
+            *low ^= t << N;
         }
     }
 }

