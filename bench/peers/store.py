@@ -3,7 +3,10 @@
 
     store.py FOLDER PEER ORDERS GROUP SECONDS
 
-FOLDER has the blocks in weights.bin. Prints one line of JSON per order: bytes that were delivered as `bytes` in RAM, seconds, percentiles. GROUP is a
+    store.py FOLDER small
+
+FOLDER has the blocks in weights.bin. `small` puts 100,000 tensors of 2 KB into lmdb, 1,000 in each transaction, and gets 20,000 of
+them. The first form prints one line of JSON per order: bytes that were delivered as `bytes` in RAM, seconds, percentiles. GROUP is a
 memory cgroup that the program enters once its data lie on disk; `-` is none. ORDERS is the file of the orders, which
 `mix bench store` writes, so that all programs read the same blocks in the same order.
 """
@@ -68,7 +71,35 @@ def zarr_reader(folder):
     return lambda at: array[at]
 
 
+def small(folder):
+    import lmdb
+
+    env = lmdb.open(os.path.join(folder, "lmdb-small"), map_size=1 << 30, sync=True)
+    rng = np.random.default_rng(1)
+    began = time.perf_counter()
+    for batch in range(100):
+        with env.begin(write=True) as put:
+            for at in range(1000):
+                number = batch * 1000 + at
+                put.put(b"t%06d" % number, (b"%08d" % number) * 256)
+    put_s = time.perf_counter() - began
+    order = rng.integers(0, 100_000, 20_000).tolist()
+    times = []
+    for number in order:
+        start = time.perf_counter()
+        with env.begin(buffers=True) as get:
+            value = bytes(get.get(b"t%06d" % number))
+        times.append(time.perf_counter() - start)
+        assert value[:8] == b"%08d" % number
+    p50, p99 = np.percentile(times, [50, 99]) * 1e6
+    files = sum(len(names) for _, _, names in os.walk(os.path.join(folder, "lmdb-small")))
+    used = os.path.getsize(os.path.join(folder, "lmdb-small", "data.mdb"))
+    print(json.dumps({"name": "small", "put_s": put_s, "p50_us": p50, "p99_us": p99, "files": files, "mb": used / 1e6}))
+
+
 def main():
+    if sys.argv[2] == "small":
+        return small(sys.argv[1])
     folder, peer, orders, group = sys.argv[1:5]
     seconds = float(sys.argv[5])
     readers = {

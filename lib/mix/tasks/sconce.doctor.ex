@@ -22,6 +22,11 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   checks every byte of that corpus and nothing else, see `Sconce.Corpus.verify/2`.
 
+      $ mix sconce.doctor --store DIR
+
+  checks every block of that `Sconce.Store` and nothing else, also while another
+  process writes it.
+
       $ mix sconce.doctor --production
 
   checks the settings of the machine and of the VM that cost latency: the CPU
@@ -38,8 +43,9 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Switches, Text, Trainer, Tuner, VM}
+  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Store, Switches, Text}
   alias Sconce.Doctor.{Production, Run}
+  alias Sconce.{Trainer, Tuner, VM}
   alias Sconce.GPU.Diagnosis
   alias Sconce.Native.Call
 
@@ -49,7 +55,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @schema [
     corpus: [type: :path, doc: "Folder of a corpus to check, byte by byte."],
     production: [type: :boolean, default: false, doc: "Check the settings that cost latency."],
-    run: [type: :path, doc: "Folder of a run to examine."]
+    run: [type: :path, doc: "Folder of a run to examine."],
+    store: [type: :path, doc: "Folder of a store to check, block by block."]
   ]
 
   # A package with checksums downloads its library, so Rust is no requirement.
@@ -91,6 +98,20 @@ defmodule Mix.Tasks.Sconce.Doctor do
   defp examine({:corpus, corpus}) do
     case Corpus.verify(corpus) do
       {:ok, found} -> Mix.shell().info(sound(found))
+      {:error, error} -> ill(error)
+    end
+  end
+
+  defp examine({:store, path}) do
+    with {:ok, store} <-
+           Store.open(path, read_only: true, ram: 2 ** 20, compressed: 0, threads: 0),
+         {:ok, damaged} <- Store.verify(store),
+         {:ok, stats} <- Store.stats(store) do
+      Mix.shell().info(blocks(stats))
+      faults = List.wrap(store.fault) ++ Enum.map(damaged, &damage/1)
+      Enum.each(faults, &Mix.shell().info(Text.printable("damaged " <> &1)))
+      faults == [] || exit({:shutdown, 1})
+    else
       {:error, error} -> ill(error)
     end
   end
@@ -150,6 +171,19 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
     size = "#{Figures.counted(found.games, "game")}, #{Figures.size(found.bytes)}"
     "#{size} in #{Float.round(found.seconds, 1)} s: #{unknown}"
+  end
+
+  defp blocks(stats) do
+    tensors = Figures.counted(stats.tensors, "tensor")
+    unused = Figures.size(max(stats.disk_bytes - stats.stored_bytes - 40 * stats.blocks, 0))
+
+    "#{tensors} in #{Figures.counted(stats.blocks, "block")}: #{Figures.size(stats.bytes)}, " <>
+      "#{Figures.size(stats.stored_bytes)} as stored, #{unused} unused"
+  end
+
+  defp damage(found) do
+    names = Enum.map_join(found.tensors, ", ", &inspect/1)
+    "#{found.file} at byte #{found.offset}, of #{names}: #{found.reason}; put these tensors again"
   end
 
   defp ill(error) do

@@ -7,6 +7,8 @@ use sconce_tensor::{Error, Result};
 use crate::disk::index::Index;
 use crate::disk::{Disk, HEADER, Stored};
 
+/// The name of the limit in errors.
+pub(crate) const ON_DISK: &str = "bytes on disk";
 /// A pack of this many bytes gets no more blocks.
 const PACK_BYTES: u64 = 64 << 20;
 
@@ -76,7 +78,7 @@ impl Writer {
             && self.bytes() + length > most
         {
             let all = (self.bytes() + length) as f64;
-            return Err(Error::out_of_range("bytes on disk", all, 0.0, most as f64));
+            return Err(Error::out_of_range(ON_DISK, all, 0.0, most as f64));
         }
         let pack = match self.current {
             Some(pack) if self.end(pack) < PACK_BYTES => pack,

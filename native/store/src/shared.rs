@@ -245,8 +245,27 @@ impl Shared {
         format!("{} at byte {}", file.display(), at.offset)
     }
 
+    /// The place and the fault of a block on disk. `None` for a block that is gone.
+    pub(crate) fn checked(&self, id: Id) -> Result<Option<(Stored, Option<String>)>> {
+        let place = || self.state().blocks.get(&id).map(|block| block.at);
+        loop {
+            let Some(at) = place() else { return Ok(None) };
+            let fault = match self.stored_bytes(&at) {
+                Ok(stored) => self.fault_of(&at, &stored),
+                Err(Error::Corrupt { reason, .. }) => Ok(Some(reason)),
+                Err(error) => Err(error),
+            };
+            match fault {
+                Ok(fault) => return Ok(Some((at, fault))),
+                // Its pack was rewritten meanwhile.
+                Err(_) if place() != Some(at) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// The fault of a block and its header on disk.
-    pub(crate) fn fault_of(&self, at: &Stored, stored: &[u8]) -> Result<Option<String>> {
+    fn fault_of(&self, at: &Stored, stored: &[u8]) -> Result<Option<String>> {
         if let Err(reason) = at.restore(stored) {
             return Ok(Some(reason));
         }

@@ -91,6 +91,8 @@ pub(crate) struct State {
     /// Readers that load a block themselves.
     pub(crate) readers: u32,
     pub(crate) closing: bool,
+    /// Bytes of the packs of the index that was read.
+    pub(crate) pack_bytes: u64,
     pub(crate) counts: Counts,
 }
 
@@ -115,6 +117,7 @@ impl State {
             ahead_bytes: 0,
             readers: 0,
             closing: false,
+            pack_bytes: 0,
             counts: Counts::default(),
         }
     }

@@ -206,6 +206,7 @@ impl Store {
             return Ok(());
         }
         let (index, _) = latest(&*shared.disk)?;
+        shared.disk.retain(&index.packs.iter().map(|(pack, _)| *pack).collect());
         let mut state = shared.state();
         let old = std::mem::take(&mut state.tensors);
         fill(&mut state, &index);
@@ -242,12 +243,7 @@ impl Store {
         let ids: Vec<Id> = shared.state().blocks.keys().copied().collect();
         let mut damaged = vec![];
         for id in ids {
-            let Some(at) = shared.state().blocks.get(&id).map(|block| block.at) else { continue };
-            let reason = match shared.stored_bytes(&at) {
-                Ok(stored) => shared.fault_of(&at, &stored)?,
-                Err(Error::Corrupt { reason, .. }) => Some(reason),
-                Err(error) => return Err(error),
-            };
+            let Some((at, reason)) = shared.checked(id)? else { continue };
             if let Some(reason) = reason {
                 let mut state = shared.state();
                 state.distrust(id);
@@ -308,6 +304,7 @@ fn latest(disk: &dyn Disk) -> Result<(Index, Option<String>)> {
 
 /// Adds the tensors and blocks of an index. Blocks that are there already keep their bytes.
 fn fill(state: &mut State, index: &Index) {
+    state.pack_bytes = index.packs.iter().map(|(_, end)| end).sum();
     let mut ids = vec![];
     for at in &index.blocks {
         let id = match state.used(at.digest, u64::from(at.raw)) {

@@ -9,7 +9,7 @@ use sconce_tensor::{Error, Result};
 use crate::codec::{self, Codec};
 use crate::disk::index::{Index, MAX_NAME};
 use crate::disk::{Digest, HEADER, IndexFile, Stored};
-use crate::packs::Writer;
+use crate::packs::{ON_DISK, Writer};
 use crate::queue::Id;
 use crate::shared::Shared;
 use crate::state::State;
@@ -24,10 +24,7 @@ impl Shared {
     pub(crate) fn disk_bytes(&self) -> u64 {
         match self.writer().as_ref() {
             Some(writer) => writer.bytes(),
-            None => {
-                let state = self.state();
-                state.blocks.values().map(|b| u64::from(b.at.stored) + HEADER as u64).sum()
-            }
+            None => self.state().pack_bytes,
         }
     }
 
@@ -82,8 +79,20 @@ impl Store {
     ///
     /// # Errors
     /// `Mismatch` if the bytes are not those of the shape; `Busy` if another caller puts the same name;
-    /// `OutOfRange` beyond the bytes that the disk may hold. The former tensor stays after any error.
+    /// `OutOfRange` beyond the bytes that the disk may hold, after packs have been rewritten. The former tensor stays after
+    /// any error.
     pub fn put(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
+        match self.put_once(name, dtype, shape, bytes) {
+            Err(Error::OutOfRange { field, .. })
+                if field == ON_DISK && matches!(self.compact(1.0), Ok(freed) if freed > 0) =>
+            {
+                self.put_once(name, dtype, shape, bytes)
+            }
+            put => put,
+        }
+    }
+
+    fn put_once(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME {
             let most = MAX_NAME as f64;
             return Err(Error::out_of_range("bytes of the name", name.len() as f64, 1.0, most));
@@ -98,30 +107,22 @@ impl Store {
         if !shared.state().claimed.insert(name.to_owned()) {
             return Err(Error::Busy { what: format!("tensor {name:?}") });
         }
+        let mut ids = vec![];
         let placed = memory::caught(|| {
-            let mut ids = vec![];
-            for raw in bytes.chunks(tensor.block as usize) {
-                match shared.place(dtype.size(), raw) {
-                    Ok(id) => ids.push(id),
-                    Err(error) => {
-                        let mut state = shared.state();
-                        ids.into_iter().for_each(|id| state.release(id));
-                        return Err(error);
-                    }
-                }
-            }
-            Ok(ids)
-        });
-        let placed = placed.and_then(|ids| {
-            tensor.blocks = ids;
-            let tensor = Arc::new(tensor);
-            shared.name(name, Some(tensor.clone())).inspect_err(|_| {
-                let mut state = shared.state();
-                tensor.blocks.iter().for_each(|id| state.release(*id));
+            bytes.chunks(tensor.block as usize).try_for_each(|raw| {
+                ids.push(shared.place(dtype.size(), raw)?);
+                Ok(())
             })
         });
+        tensor.blocks = ids;
+        let tensor = Arc::new(tensor);
+        let named = placed.and_then(|()| shared.name(name, Some(tensor.clone())));
+        if named.is_err() {
+            let mut state = shared.state();
+            tensor.blocks.iter().for_each(|id| state.release(*id));
+        }
         shared.state().claimed.remove(name);
-        placed
+        named
     }
 
     /// Removes a tensor. [`Store::commit`] makes that durable.

@@ -317,6 +317,17 @@ fn a_full_disk_keeps_what_was_committed_and_goes_on_when_there_is_room() {
 }
 
 #[test]
+fn a_full_budget_is_made_room_for_by_rewriting_packs() {
+    let bounded = StoreOptions { disk: Some(100_000), compress: false, ..small() };
+    let store = Store::on(Box::new(Lossy::default()), bounded).unwrap();
+    for seed in 0..20 {
+        store.put("a", f32s(), &[10_000], &numbers(seed, 10_000)).unwrap();
+    }
+    assert!(read(&store, "a") == numbers(19, 10_000));
+    assert!(store.stats().disk_bytes <= 100_000);
+}
+
+#[test]
 fn a_failed_sync_is_not_followed_by_an_acknowledgement() {
     let disk = Lossy::default();
     let store = Store::on(Box::new(disk.clone()), small()).unwrap();

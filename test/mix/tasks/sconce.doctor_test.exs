@@ -95,6 +95,31 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert_raise Mix.Error, ~r/1 of 2 games are damaged.*not found/, fn -> capture_io(doctor) end
   end
 
+  test "it checks a store block by block" do
+    folder = Path.join(tmp_dir!("doctor"), "store")
+    {:ok, store} = Sconce.Store.open(folder, compress: false)
+    :ok = Sconce.Store.put_all(store, %{"a" => [1, 2, 3], "b" => [4]})
+    :ok = Sconce.Store.put(store, "b", [5])
+    doctor = fn -> Doctor.run(["--store", folder]) end
+    # The process that writes goes on meanwhile.
+    assert capture_io(doctor) =~ "2 tensors in 2 blocks: 16 B, 16 B as stored, 44 B unused\n"
+    :ok = Sconce.Store.close(store)
+
+    [pack] = Path.wildcard(Path.join(folder, "packs/*"))
+    whole = File.read!(pack)
+    size = byte_size(whole) - 1
+    <<before::binary-size(size), last>> = whole
+    File.write!(pack, [before, Bitwise.bxor(last, 1)])
+    assert {output, 1} = mix(["sconce.doctor", "--store", folder], File.cwd!(), [])
+
+    assert output =~
+             ~r/damaged packs\/00000000.pack at byte \d+, of "b": checksum .*; put these tensors again/
+
+    assert_raise Mix.Error, ~r/not found/, fn ->
+      capture_io(fn -> Doctor.run(["--store", folder <> "-none"]) end)
+    end
+  end
+
   test "without library and cargo it still runs, and names both with the commands that install them" do
     env = [{"MIX_BUILD_PATH", tmp_dir!("doctor")}, {"CARGO", "/nowhere/cargo"}]
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), env)

@@ -54,10 +54,76 @@ defmodule Sconce.Bench.Store do
       rows = for order <- @orders, do: row(order, runs, peers)
       say.(Output.line(@columns, for({title, _width, _side} <- @columns, do: title)))
       Enum.each(rows, &say.(line(&1)))
-      rows
+      rows ++ small(folder, opts[:peers], say)
     after
       File.rm_rf!(folder)
     end
+  end
+
+  # 100,000 tensors of 2 KB, 1,000 in each commit, then 20,000 of them in a random order, all in one process.
+  defp small(folder, peers?, say) do
+    script = "Sconce.Bench.Store.small_child(#{inspect(folder)})"
+    %{status: 0, output: output} = Child.await(Child.elixir(script), 600_000)
+    own = parse(output)["small"]
+
+    peer =
+      if peers? do
+        {output, 0} = System.cmd(Onnx.python(), ["-B", @script, folder, "small"])
+        parse(output)["small"]
+      end
+
+    say.("\n100,000 tensors of 2 KB  put_s  p50_us  p99_us  files     MB")
+    for {name, row} <- [{"sconce", own}, {"lmdb", peer}], row, do: say.(small_line(name, row))
+    [%{name: "small", ok: true, sconce: own, lmdb: peer}]
+  end
+
+  defp small_line(name, row) do
+    cells = [row["put_s"], row["p50_us"], row["p99_us"], row["files"], row["mb"]]
+    numbers = Enum.map_join(cells, " ", &String.pad_leading(Figures.decimal(&1 / 1), 7))
+    String.pad_trailing(name, 22) <> numbers
+  end
+
+  @doc "The measured program of small tensors."
+  @spec small_child(Path.t()) :: :ok
+  def small_child(folder) do
+    {:ok, _apps} = Application.ensure_all_started(:sconce)
+    path = Path.join(folder, "small")
+    {:ok, store} = Store.open(path, ram: 64 * 2 ** 20, compressed: 0)
+    content = &String.duplicate(String.pad_leading("#{&1}", 8, "0"), 256)
+    tensor = &%{data: content.(&1), shape: {512}, type: {:f, 32}}
+    name = &("t" <> String.pad_leading("#{&1}", 6, "0"))
+    began = System.monotonic_time(:nanosecond)
+
+    for batch <- 0..99 do
+      :ok =
+        Store.put_all(store, for(at <- 0..999, n = batch * 1000 + at, do: {name.(n), tensor.(n)}))
+    end
+
+    put_s = (System.monotonic_time(:nanosecond) - began) / 1.0e9
+    :rand.seed(:exsss, {7, 8, 9})
+
+    times =
+      for _n <- 1..20_000 do
+        number = :rand.uniform(100_000) - 1
+        want = content.(number)
+        start = System.monotonic_time(:nanosecond)
+        {:ok, %{data: ^want}} = Store.get(store, name.(number))
+        (System.monotonic_time(:nanosecond) - start) / 1.0e3
+      end
+
+    files = Path.wildcard(Path.join(path, "**/*")) |> Enum.reject(&File.dir?/1)
+    bytes = files |> Enum.map(&File.stat!(&1).size) |> Enum.sum()
+
+    row = %{
+      name: "small",
+      put_s: put_s,
+      p50_us: Figures.percentile(times, 50),
+      p99_us: Figures.percentile(times, 99),
+      files: length(files),
+      mb: bytes / 1.0e6
+    }
+
+    IO.puts(Output.json(row))
   end
 
   # Normal numbers; each block is the first one, rotated.

@@ -1,12 +1,12 @@
 //! A store in a folder.
 #![allow(clippy::disallowed_methods)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sconce_tensor::fs as files;
 use sconce_tensor::{Error, Result};
@@ -57,7 +57,7 @@ impl Folder {
     }
 
     fn pack(&self, pack: u32) -> Result<Arc<File>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.opened();
         if let Some(file) = open.get(&pack) {
             return Ok(file.clone());
         }
@@ -73,8 +73,8 @@ impl Folder {
         Ok(file)
     }
 
-    fn forget(&self, pack: u32) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&pack);
+    fn opened(&self) -> MutexGuard<'_, HashMap<u32, Arc<File>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,9 +115,14 @@ impl Disk for Folder {
     }
 
     fn remove(&self, pack: u32) -> Result<()> {
-        self.forget(pack);
         let path = self.path.join(pack_name(pack));
-        fs::remove_file(&path).map_err(Error::io(&path))
+        let removed = fs::remove_file(&path).map_err(Error::io(&path));
+        self.opened().remove(&pack);
+        removed
+    }
+
+    fn retain(&self, packs: &HashSet<u32>) {
+        self.opened().retain(|pack, _| packs.contains(pack));
     }
 
     fn write_index(&self, file: IndexFile, bytes: &[u8]) -> Result<()> {

@@ -9,6 +9,7 @@
 mod folder;
 pub mod index;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use sconce_tensor::Result;
@@ -61,6 +62,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Those of the system.
     fn read_index(&self, file: IndexFile) -> Result<Option<Vec<u8>>>;
+
+    /// Gives up what is held of other packs, which another process may have removed.
+    fn retain(&self, _packs: &HashSet<u32>) {}
 
     /// The folder, for errors.
     fn path(&self) -> &Path;
