@@ -40,7 +40,7 @@ defmodule Sconce.MixProject do
         Project: ["bench/RESULTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
       ],
       groups_for_modules: [
-        "Agreement across nodes": [Sconce.Leader, Sconce.Leader.Events],
+        "Agreement across nodes": [Sconce.Leader, Sconce.Leader.Events, Sconce.Votes],
         Library: [
           Sconce,
           Sconce.Config,

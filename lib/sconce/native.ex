@@ -234,6 +234,9 @@ defmodule Sconce.Native do
   def league_play(_reference, _players, _world, _tournament), do: unavailable(:league)
   def league_rate(_reference, _wins, _draws), do: unavailable(:rate)
 
+  # Votes
+  def votes_tally(_reference, _votes, _voters, _choices, _share), do: unavailable(:tally)
+
   # Store
   def store_open(_reference, _path, _options), do: unavailable(:open)
   def store_put(_store, _reference, _tensors, _commit), do: unavailable(:put)

@@ -229,6 +229,7 @@ defmodule Sconce.OddTermsTest do
       {Env, :step, [env, [0]]},
       {Env, :steps, [env]},
       {Env, :trace, [policy, :cart_pole, [episodes: 1]]},
+      {Sconce.Votes, :tally, [[[0, 1], [1]], [choices: 2, share: 0.5]]},
       {Store, :close, [context.closed]},
       {Store, :commit, [context.store]},
       {Store, :compact, [context.store, [share: 0.5]]},

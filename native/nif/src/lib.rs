@@ -36,6 +36,7 @@ mod shrink;
 mod store;
 mod system;
 mod trainer;
+mod votes;
 
 use rustler::{Env, Term};
 use sconce_tensor::memory;

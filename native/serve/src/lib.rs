@@ -8,6 +8,7 @@ pub mod model;
 pub mod pass;
 pub mod serving;
 pub mod session;
+pub mod votes;
 pub mod worker;
 
 pub use model::Model;
