@@ -30,14 +30,24 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Continues behind the blocks of an index. Packs that the index does not name are leftovers of a killed process.
+    /// Continues behind the blocks of an index. A killed process may have left packs that the index does not name, and
+    /// bytes behind the ends of others.
+    ///
+    /// # Errors
+    /// `Corrupt` if there are packs and no index, of which a new store has one before its first pack.
     pub(crate) fn open(disk: &dyn Disk, index: &Index) -> Result<Writer> {
         let ends: BTreeMap<u32, u64> = index.packs.iter().copied().collect();
+        let packs = disk.packs()?;
+        if index.generation == 0 && !packs.is_empty() {
+            let what = disk.path().display().to_string();
+            return Err(Error::corrupt(what, "packs without an index"));
+        }
         let mut next_pack = index.next_pack;
-        for pack in disk.packs()? {
+        for pack in packs {
             next_pack = next_pack.max(pack.saturating_add(1));
-            if !ends.contains_key(&pack) {
-                disk.remove(pack)?;
+            match ends.get(&pack) {
+                Some(end) => disk.shorten(pack, *end)?,
+                None => disk.remove(pack)?,
             }
         }
         Ok(Writer {
@@ -84,7 +94,9 @@ impl Writer {
             Some(pack) if self.end(pack) < PACK_BYTES => pack,
             _ => {
                 let pack = self.next_pack;
-                self.next_pack += 1;
+                self.next_pack = pack.checked_add(1).ok_or_else(|| {
+                    Error::out_of_range("packs", f64::from(pack), 0.0, f64::from(pack))
+                })?;
                 self.current = Some(pack);
                 pack
             }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use sconce_tensor::{Error, Result, memory};
 
 use crate::codec::Codec;
-use crate::disk::{Disk, Stored, pack_name};
+use crate::disk::{Digest, Disk, Stored, pack_name};
 use crate::options::StoreOptions;
 use crate::packs::Writer;
 use crate::queue::Id;
@@ -69,6 +69,20 @@ pub(crate) struct Shared {
     pub(crate) writer: Mutex<Option<Writer>>,
     /// The fault of an index whose copy was read instead.
     pub(crate) fault: Option<String>,
+    /// The generation of the index that was read last.
+    pub(crate) generation: Mutex<u64>,
+}
+
+/// A block that a thread reads. Others wait until it is dropped, also by a panic.
+struct Loading<'s>(&'s Shared, Id);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        if let Some(block) = self.0.state().blocks.get_mut(&self.1) {
+            block.loading = false;
+        }
+        self.0.arrived.notify_all();
+    }
 }
 
 pub(crate) fn range(tensor: &Tensor, rows: Option<(u64, u64)>) -> Result<Range<u64>> {
@@ -115,22 +129,7 @@ impl Shared {
         let tensor = self.tensor(name)?;
         let range = range(&tensor, rows)?;
         let wanted: Vec<(Id, u64)> = blocks(&tensor, &range).collect();
-        let mut state = self.state();
-        let mut missing = vec![];
-        for (id, _) in &wanted {
-            state.ask(*id, stream);
-            if state.resident(*id).is_none() {
-                missing.push(*id);
-            }
-        }
-        // The caller reads the first one; the threads begin with the others.
-        if self.options.threads > 0 {
-            state.urgent.extend(missing.iter().skip(1));
-        }
-        let waited: u64 =
-            missing.iter().filter_map(|id| state.blocks.get(id)).map(|b| u64::from(b.at.raw)).sum();
-        drop(state);
-        self.work.notify_all();
+        let waited = self.ask(wanted.iter().map(|(id, _)| *id), stream);
         let damaged = |(at, error): (u64, Error)| match error {
             Error::Corrupt { what, reason } => {
                 Error::corrupt(format!("tensor {name:?}, block {at}, {what}"), reason)
@@ -147,6 +146,28 @@ impl Shared {
             state.counts.waited_ns += began.elapsed().as_nanos() as u64;
         }
         Ok(rows_of(tensor, &range, found))
+    }
+
+    /// Counts requests for blocks. The caller reads the first one that is missing, and the threads begin with the others.
+    /// Returns the bytes of all that are missing.
+    fn ask(&self, wanted: impl Iterator<Item = Id>, stream: u64) -> u64 {
+        let mut state = self.state();
+        let (mut missing, mut bytes) = (0, 0);
+        let help = self.options.threads > 0 && !state.closing;
+        for id in wanted {
+            state.ask(id, stream);
+            if state.resident(id).is_some() {
+                continue;
+            }
+            missing += 1;
+            bytes += state.blocks.get(&id).map_or(0, |block| u64::from(block.at.raw));
+            if missing > 1 && help {
+                state.urgent.push_back(id);
+            }
+        }
+        drop(state);
+        self.work.notify_all();
+        bytes
     }
 
     /// The bytes of a block, read by this thread unless another one is at it.
@@ -177,15 +198,19 @@ impl Shared {
 
     /// Reads a block that this thread has marked as loading.
     pub(crate) fn load(&self, id: Id) -> Result<Bytes> {
-        let from = self.state().blocks.get(&id).map(|block| (block.at, block.packed.clone()));
-        let loaded = match from {
-            None => Err(Error::not_found("a block of a tensor that was replaced")),
-            Some((at, packed)) => memory::caught(|| self.restored(&at, packed.as_deref())),
+        let _loading = Loading(self, id);
+        let loaded = loop {
+            let from = self.state().blocks.get(&id).map(|block| (block.at, block.packed.clone()));
+            let Some((at, packed)) = from else {
+                break Err(Error::not_found("a block of a tensor that was replaced"));
+            };
+            match memory::caught(|| self.restored(&at, packed.as_deref())) {
+                // Its pack was rewritten meanwhile.
+                Err(_) if self.place(id) != Some(at) => {}
+                loaded => break loaded,
+            }
         };
         let mut state = self.state();
-        if let Some(block) = state.blocks.get_mut(&id) {
-            block.loading = false;
-        }
         let loaded = match loaded {
             Ok((raw, read)) => {
                 state.counts.read_bytes += read;
@@ -194,7 +219,8 @@ impl Shared {
                 Ok(raw)
             }
             Err(error) => {
-                if let Error::Corrupt { .. } = error {
+                state.failed(id);
+                if let Error::Corrupt { .. } | Error::Io { .. } = error {
                     state.distrust(id);
                 }
                 Err(error)
@@ -202,11 +228,14 @@ impl Shared {
         };
         let more = !state.demoted.is_empty();
         drop(state);
-        self.arrived.notify_all();
         if more {
             self.work.notify_one();
         }
         loaded
+    }
+
+    fn place(&self, id: Id) -> Option<Stored> {
+        self.state().blocks.get(&id).map(|block| block.at)
     }
 
     /// The bytes of a block, and how many bytes were read from disk for it.
@@ -246,28 +275,29 @@ impl Shared {
     }
 
     /// The place and the fault of a block on disk. `None` for a block that is gone.
-    pub(crate) fn checked(&self, id: Id) -> Result<Option<(Stored, Option<String>)>> {
-        let place = || self.state().blocks.get(&id).map(|block| block.at);
+    pub(crate) fn checked(&self, id: Id) -> Option<(Stored, Option<String>)> {
         loop {
-            let Some(at) = place() else { return Ok(None) };
-            let fault = match self.stored_bytes(&at) {
-                Ok(stored) => self.fault_of(&at, &stored),
-                Err(Error::Corrupt { reason, .. }) => Ok(Some(reason)),
-                Err(error) => Err(error),
-            };
+            let at = self.place(id)?;
+            let fault = self.stored_bytes(&at).and_then(|stored| self.fault_of(&at, &stored));
             match fault {
-                Ok(fault) => return Ok(Some((at, fault))),
+                Ok(None) => return Some((at, None)),
                 // Its pack was rewritten meanwhile.
-                Err(_) if place() != Some(at) => {}
-                Err(error) => return Err(error),
+                _ if self.place(id) != Some(at) => {}
+                Ok(fault) => return Some((at, fault)),
+                Err(Error::Corrupt { reason, .. }) => return Some((at, Some(reason))),
+                Err(error) => return Some((at, Some(error.to_string()))),
             }
         }
     }
 
     /// The fault of a block and its header on disk.
     fn fault_of(&self, at: &Stored, stored: &[u8]) -> Result<Option<String>> {
-        if let Err(reason) = at.restore(stored) {
-            return Ok(Some(reason));
+        match at.restore(stored) {
+            Err(reason) => return Ok(Some(reason)),
+            Ok(raw) if Digest::of(&raw) != at.digest => {
+                return Ok(Some("its content is another one".into()));
+            }
+            Ok(_) => {}
         }
         let expected = at.header();
         let mut header = [0; crate::disk::HEADER];

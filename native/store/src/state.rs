@@ -19,6 +19,10 @@ pub(crate) type Bytes = Arc<Vec<u8>>;
 const MOST_STREAMS: usize = 64;
 /// Bytes of blocks that wait to be compressed. Others are read from disk again when they are needed.
 const MOST_DEMOTED: u64 = 4 << 20;
+/// Requests after which a prefetched block is given up, if others need its room.
+const PATIENCE: u64 = 256;
+/// Prefetched blocks that are remembered.
+const MOST_AHEAD: usize = 4096;
 
 /// A block.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct Block {
     pub(crate) uses: u32,
     /// The stream for which it was prefetched, until it is asked for.
     pub(crate) ahead: Option<u64>,
+    /// Whether this process has written it, or read it without a fault.
+    pub(crate) sound: bool,
     place: Place,
 }
 
@@ -69,9 +75,11 @@ pub struct Counts {
 /// The contents of a store in this process.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) tensors: BTreeMap<String, Arc<Tensor>>,
+    pub(crate) tensors: BTreeMap<Arc<str>, Arc<Tensor>>,
     pub(crate) blocks: HashMap<Id, Block>,
     by_digest: HashMap<Digest, Id>,
+    /// Blocks that could not be read. The next put of their content mends them.
+    damaged: HashMap<Digest, Id>,
     by_place: BTreeMap<Place, Id>,
     next_id: Id,
     next_place: Place,
@@ -88,11 +96,17 @@ pub(crate) struct State {
     demoted_bytes: u64,
     /// Bytes that were prefetched and not asked for yet.
     ahead_bytes: u64,
+    /// Prefetched blocks, and the number of requests before each.
+    ahead_since: VecDeque<(Id, u64)>,
     /// Readers that load a block themselves.
     pub(crate) readers: u32,
     pub(crate) closing: bool,
-    /// Bytes of the packs of the index that was read.
+    /// Bytes of the packs on disk.
     pub(crate) pack_bytes: u64,
+    /// Bytes of all tensors, of all blocks, and of all blocks as stored.
+    pub(crate) bytes: u64,
+    pub(crate) block_bytes: u64,
+    pub(crate) stored_bytes: u64,
     pub(crate) counts: Counts,
 }
 
@@ -102,6 +116,7 @@ impl State {
             tensors: BTreeMap::new(),
             blocks: HashMap::new(),
             by_digest: HashMap::new(),
+            damaged: HashMap::new(),
             by_place: BTreeMap::new(),
             next_id: 0,
             next_place: 0,
@@ -115,23 +130,65 @@ impl State {
             demoted: VecDeque::new(),
             demoted_bytes: 0,
             ahead_bytes: 0,
+            ahead_since: VecDeque::new(),
             readers: 0,
             closing: false,
             pack_bytes: 0,
+            bytes: 0,
+            block_bytes: 0,
+            stored_bytes: 0,
             counts: Counts::default(),
         }
     }
 
-    /// The block of a content, which gains a use.
-    pub(crate) fn used(&mut self, digest: Digest, bytes: u64) -> Option<Id> {
+    /// The block of a content, which gains a use, and whether it is known to be sound.
+    pub(crate) fn used(&mut self, digest: Digest, bytes: u64) -> Option<(Id, bool)> {
         let id = self.by_digest.get(&digest).copied()?;
         let block = self.blocks.get_mut(&id).filter(|block| u64::from(block.at.raw) == bytes)?;
         block.uses += 1;
+        Some((id, block.sound))
+    }
+
+    /// Gives a name to a tensor, or takes it away. The blocks of the former one lose a use.
+    pub(crate) fn name(&mut self, name: &str, tensor: Option<Arc<Tensor>>) {
+        let old = match tensor {
+            Some(tensor) => {
+                self.bytes += tensor.bytes();
+                self.tensors.insert(name.into(), tensor)
+            }
+            None => self.tensors.remove(name),
+        };
+        if let Some(old) = old {
+            self.bytes -= old.bytes();
+            old.blocks.iter().for_each(|id| self.release(*id));
+        }
+    }
+
+    /// A new place of a block.
+    pub(crate) fn moved(&mut self, id: Id, at: Stored) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let same = (block.at.codec, block.at.crc) == (at.codec, at.crc);
+        self.stored_bytes = self.stored_bytes - u64::from(block.at.stored) + u64::from(at.stored);
+        block.at = at;
+        if !same {
+            block.packed = None;
+            self.compressed.remove(id);
+        }
+    }
+
+    /// A damaged block of this content has a sound place again, and one more use.
+    pub(crate) fn mended(&mut self, at: Stored) -> Option<Id> {
+        let id = self.damaged.remove(&at.digest)?;
+        self.moved(id, at);
+        let block = self.blocks.get_mut(&id)?;
+        block.uses += 1;
+        block.sound = true;
+        self.by_digest.insert(at.digest, id);
         Some(id)
     }
 
     /// Adds a block that lies on disk, with one use.
-    pub(crate) fn add(&mut self, at: Stored, uses: u32) -> Id {
+    pub(crate) fn add(&mut self, at: Stored, sound: bool) -> Id {
         let (id, place) = (self.next_id, self.next_place);
         // Numbers of blocks that are gone are not given again before 2^32 others.
         self.next_id = (1..=u32::MAX)
@@ -141,8 +198,10 @@ impl State {
             })
             .unwrap_or(id);
         self.next_place += 1;
-        let block = Block { at, raw: None, packed: None, loading: false, uses, ahead: None, place };
-        self.blocks.insert(id, block);
+        let (raw, packed, loading, ahead) = (None, None, false, None);
+        self.blocks.insert(id, Block { at, raw, packed, loading, uses: 1, ahead, sound, place });
+        self.block_bytes += u64::from(at.raw);
+        self.stored_bytes += u64::from(at.stored);
         self.by_digest.insert(at.digest, id);
         self.by_place.insert(place, id);
         id
@@ -159,6 +218,11 @@ impl State {
             if self.by_digest.get(&block.at.digest) == Some(&id) {
                 self.by_digest.remove(&block.at.digest);
             }
+            if self.damaged.get(&block.at.digest) == Some(&id) {
+                self.damaged.remove(&block.at.digest);
+            }
+            self.block_bytes -= u64::from(block.at.raw);
+            self.stored_bytes -= u64::from(block.at.stored);
             self.by_place.remove(&block.place);
             self.ram.remove(id);
             self.compressed.remove(id);
@@ -170,11 +234,22 @@ impl State {
 
     /// A damaged block is not taken for a new one of the same content.
     pub(crate) fn distrust(&mut self, id: Id) {
-        self.counts.damaged += 1;
-        if let Some(block) = self.blocks.get(&id)
+        if let Some(block) = self.blocks.get_mut(&id)
             && self.by_digest.get(&block.at.digest) == Some(&id)
         {
+            block.sound = false;
+            self.counts.damaged += 1;
             self.by_digest.remove(&block.at.digest);
+            self.damaged.insert(block.at.digest, id);
+        }
+    }
+
+    /// A prefetched block that could not be read is not waited for.
+    pub(crate) fn failed(&mut self, id: Id) {
+        if let Some(block) = self.blocks.get_mut(&id)
+            && block.ahead.take().is_some()
+        {
+            self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
         }
     }
 
@@ -194,6 +269,8 @@ impl State {
         self.counts.in_compressed += u64::from(!in_ram && in_compressed);
         if in_ram {
             self.ram.touch(id);
+        } else if in_compressed {
+            self.compressed.touch(id);
         }
         if let Some(of) = ahead {
             self.ahead_bytes = self.ahead_bytes.saturating_sub(bytes);
@@ -217,12 +294,46 @@ impl State {
         let bytes = u64::from(block.at.raw);
         let waits = block.raw.is_some() || block.loading || block.ahead.is_some();
         let most = self.prefetch.bytes.min(self.ram.budget() / 2);
-        if !waits && self.ahead_bytes + bytes <= most {
+        if waits || bytes > most {
+            return;
+        }
+        self.forget_ahead(most - bytes);
+        if self.ahead_bytes + bytes <= most
+            && let Some(block) = self.blocks.get_mut(&id)
+        {
             block.ahead = Some(stream);
             self.ahead_bytes += bytes;
             self.counts.prefetched += 1;
             self.ahead.push_back(id);
+            self.ahead_since.push_back((id, self.counts.requests));
         }
+    }
+
+    /// Gives up prefetched blocks that were not asked for within many requests, until at most `bytes` are left.
+    fn forget_ahead(&mut self, bytes: u64) {
+        while self.ahead_bytes > bytes || self.ahead_since.len() > MOST_AHEAD {
+            match self.ahead_since.front().copied() {
+                Some((id, since)) if self.counts.requests - since > PATIENCE => {
+                    self.ahead_since.pop_front();
+                    self.give_up(id);
+                }
+                // It was asked for, or has left RAM.
+                Some((id, _)) if self.blocks.get(&id).is_none_or(|b| b.ahead.is_none()) => {
+                    self.ahead_since.pop_front();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// A prefetched block was not asked for. False if it is no such block.
+    fn give_up(&mut self, id: Id) -> bool {
+        let Some(block) = self.blocks.get_mut(&id) else { return false };
+        let Some(of) = block.ahead.take() else { return false };
+        self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
+        self.counts.prefetched_unused += 1;
+        self.with_stream(of, Stream::was_unused);
+        true
     }
 
     fn stream(&mut self, number: u64) -> &mut Stream {
@@ -248,6 +359,7 @@ impl State {
         let Some(block) = self.blocks.get_mut(&id) else { return };
         let bytes = raw.len() as u64;
         block.raw = Some(raw);
+        block.sound = true;
         self.ram.insert(id, bytes);
         while let Some(out) = self.ram.evict() {
             self.leave_ram(out);
@@ -255,12 +367,10 @@ impl State {
     }
 
     fn leave_ram(&mut self, id: Id) {
+        let unused = self.give_up(id);
         let Some(block) = self.blocks.get_mut(&id) else { return };
         let raw = block.raw.take();
-        if let Some(of) = block.ahead.take() {
-            self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
-            self.counts.prefetched_unused += 1;
-            self.with_stream(of, Stream::was_unused);
+        if unused {
             return;
         }
         let gains = block.at.codec != Codec::Raw && block.packed.is_none();

@@ -8,7 +8,7 @@ use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
 use crate::disk::index::Index;
-use crate::disk::{Disk, Folder, IndexFile, Stored, pack_name};
+use crate::disk::{Disk, Folder, IndexFile, pack_name};
 use crate::options::StoreOptions;
 use crate::packs::Writer;
 use crate::prefetch::PrefetchOptions;
@@ -93,6 +93,7 @@ impl Store {
             true => None,
             false => Some(Writer::open(&*disk, &index)?),
         };
+        let is_new = index.generation == 0;
         let shared = Arc::new(Shared {
             disk,
             options,
@@ -101,12 +102,17 @@ impl Store {
             work: Condvar::new(),
             writer: Mutex::new(writer),
             fault,
+            generation: Mutex::new(index.generation),
         });
+        if is_new {
+            // Packs without an index are then known to be damage.
+            shared.with_writer_if_any(|writer| shared.commit_all(writer))?;
+        }
         let store = Store { shared, threads: Mutex::default() };
         for at in 0..store.shared.options.threads {
             let own = store.shared.clone();
             let started =
-                Builder::new().name(format!("sconce-store-{at}")).spawn(move || own.work());
+                Builder::new().name(format!("sconce-store-{at}")).spawn(move || own.work(at == 0));
             let thread = started.map_err(|error| Error::Unavailable {
                 what: "a thread of the store".into(),
                 reason: error.to_string(),
@@ -120,17 +126,19 @@ impl Store {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits, and waits until the threads of the store have ended. The store can still be read.
+    /// Commits, waits until the threads of the store have ended, and lets another process write. Reads that have begun
+    /// end.
     ///
     /// # Errors
-    /// As [`Store::commit`].
+    /// As [`Store::commit`]; the store then stays open.
     pub fn close(&self) -> Result<()> {
-        let committed = if self.shared.options.read_only { Ok(()) } else { self.commit() };
+        self.shared.with_writer_if_any(|writer| self.shared.commit_changes(writer))?;
         self.stop();
         let threads = std::mem::take(&mut *self.threads());
         // A thread that panicked has told so.
         threads.into_iter().for_each(|thread| drop(thread.join()));
-        committed
+        self.shared.close_writer();
+        Ok(())
     }
 
     fn stop(&self) {
@@ -145,7 +153,7 @@ impl Store {
 
     /// The names, in order.
     pub fn names(&self) -> Vec<String> {
-        self.shared.state().tensors.keys().cloned().collect()
+        self.shared.state().tensors.keys().map(|name| name.to_string()).collect()
     }
 
     /// A tensor's type, shape and blocks.
@@ -156,7 +164,7 @@ impl Store {
         self.shared.tensor(name)
     }
 
-    /// Rows of a tensor, or all, if all their blocks are in RAM. Never waits.
+    /// Rows of a tensor, or all, if they lie in one block that is in RAM. Never waits.
     ///
     /// # Errors
     /// `NotFound` for an unknown name, `OutOfRange` for rows that do not exist.
@@ -167,12 +175,16 @@ impl Store {
         stream: u64,
     ) -> Result<Option<Rows>> {
         let shared = &*self.shared;
-        let tensor = shared.tensor(name)?;
+        let Ok(mut state) = shared.state.try_lock() else { return Ok(None) };
+        let found = state.tensors.get(name).cloned();
+        let tensor = found.ok_or_else(|| Error::not_found(format!("tensor {name:?}")))?;
         let range = range(&tensor, rows)?;
-        let mut state = shared.state();
-        let found = blocks(&tensor, &range).map(|(id, _)| state.resident(id)).collect();
-        let Some(found): Option<Vec<Bytes>> = found else { return Ok(None) };
-        blocks(&tensor, &range).for_each(|(id, _)| state.ask(id, stream));
+        let mut wanted = blocks(&tensor, &range);
+        let (first, None) = (wanted.next(), wanted.next()) else { return Ok(None) };
+        drop(wanted);
+        let found = first.map(|(id, _)| state.resident(id));
+        let Some(found): Option<Vec<Bytes>> = found.into_iter().collect() else { return Ok(None) };
+        first.into_iter().for_each(|(id, _)| state.ask(id, stream));
         let more = !state.ahead.is_empty();
         drop(state);
         if more {
@@ -186,14 +198,16 @@ impl Store {
     /// # Errors
     /// As [`Store::resident`], and `Corrupt` that names the tensor and the file of a damaged block.
     pub fn read(&self, name: &str, rows: Option<(u64, u64)>, stream: u64) -> Result<Rows> {
-        match self.shared.read(name, rows, stream) {
-            // The tensor was replaced meanwhile, or its pack was rewritten by the process that writes.
-            Err(Error::NotFound { .. } | Error::Io { .. }) if self.tensor(name).is_ok() => {
-                self.refresh()?;
-                self.shared.read(name, rows, stream)
+        let mut read = self.shared.read(name, rows, stream);
+        for _ in 0..RETRIES {
+            match read {
+                // The tensor was replaced meanwhile, or its pack was rewritten by the process that writes.
+                Err(Error::NotFound { .. }) if self.tensor(name).is_ok() => self.refresh()?,
+                _ => break,
             }
-            read => read,
+            read = self.shared.read(name, rows, stream);
         }
+        read
     }
 
     /// Takes up what another process has committed since. Does nothing in a store that is open for writing.
@@ -205,10 +219,16 @@ impl Store {
         if !shared.options.read_only {
             return Ok(());
         }
+        let mut generation = shared.generation.lock().unwrap_or_else(PoisonError::into_inner);
         let (index, _) = latest(&*shared.disk)?;
+        if index.generation <= *generation {
+            return Ok(());
+        }
+        *generation = index.generation;
         shared.disk.retain(&index.packs.iter().map(|(pack, _)| *pack).collect());
         let mut state = shared.state();
         let old = std::mem::take(&mut state.tensors);
+        state.bytes = 0;
         fill(&mut state, &index);
         old.values().flat_map(|tensor| &tensor.blocks).for_each(|id| state.release(*id));
         Ok(())
@@ -216,39 +236,32 @@ impl Store {
 
     /// The contents of the store, and their places.
     pub fn stats(&self) -> Stats {
-        let disk_bytes = self.shared.disk_bytes();
         let state = self.shared.state();
-        let sum = |of: fn(&Stored) -> u32| {
-            state.blocks.values().map(|block| u64::from(of(&block.at))).sum()
-        };
         Stats {
             tensors: state.tensors.len(),
             blocks: state.blocks.len(),
-            bytes: state.tensors.values().map(|tensor| tensor.bytes()).sum(),
-            block_bytes: sum(|at| at.raw),
-            stored_bytes: sum(|at| at.stored),
-            disk_bytes,
+            bytes: state.bytes,
+            block_bytes: state.block_bytes,
+            stored_bytes: state.stored_bytes,
+            disk_bytes: state.pack_bytes,
             ram_bytes: state.ram.bytes(),
             compressed_bytes: state.compressed.bytes(),
             counts: state.counts.clone(),
         }
     }
 
-    /// Reads every block from disk and checks it. Returns the damaged ones.
-    ///
-    /// # Errors
-    /// Those of the system; a damaged block is none.
-    pub fn verify(&self) -> Result<Vec<Damage>> {
+    /// Reads every block from disk and checks it. Returns those that are damaged or cannot be read.
+    pub fn verify(&self) -> Vec<Damage> {
         let shared = &*self.shared;
         let ids: Vec<Id> = shared.state().blocks.keys().copied().collect();
         let mut damaged = vec![];
         for id in ids {
-            let Some((at, reason)) = shared.checked(id)? else { continue };
+            let Some((at, reason)) = shared.checked(id) else { continue };
             if let Some(reason) = reason {
                 let mut state = shared.state();
                 state.distrust(id);
-                let uses = |(_, tensor): &(&String, &Arc<Tensor>)| tensor.blocks.contains(&id);
-                let tensors = state.tensors.iter().filter(uses).map(|(name, _)| name.clone());
+                let uses = |(_, tensor): &(&Arc<str>, &Arc<Tensor>)| tensor.blocks.contains(&id);
+                let tensors = state.tensors.iter().filter(uses).map(|(name, _)| name.to_string());
                 damaged.push(Damage {
                     tensors: tensors.collect(),
                     file: pack_name(at.pack),
@@ -258,10 +271,10 @@ impl Store {
             }
         }
         damaged.sort_by_key(|d| (d.file.clone(), d.offset));
-        Ok(damaged)
+        damaged
     }
 
-    /// Bytes of the blocks that wait for a thread.
+    /// Whether the threads have nothing to do.
     pub fn is_idle(&self) -> bool {
         let state = self.shared.state();
         let loading = state.blocks.values().any(|block| block.loading);
@@ -276,15 +289,22 @@ impl Drop for Store {
     }
 }
 
+/// How often a read begins again because its tensor was replaced or moved.
+const RETRIES: usize = 8;
+
 /// The index with the highest generation, and the fault of one that is damaged.
 fn latest(disk: &dyn Disk) -> Result<(Index, Option<String>)> {
     let mut found: Option<Index> = None;
     let mut faults = vec![];
     let mut there = 0;
     for file in IndexFile::ALL {
-        let Some(bytes) = disk.read_index(file)? else { continue };
+        let bytes = match disk.read_index(file) {
+            Ok(None) => continue,
+            Ok(Some(bytes)) => Index::of_bytes(&bytes),
+            Err(error) => Err(error.to_string()),
+        };
         there += 1;
-        match Index::of_bytes(&bytes) {
+        match bytes {
             Ok(index) if found.as_ref().is_none_or(|own| own.generation <= index.generation) => {
                 found = Some(index);
             }
@@ -308,13 +328,11 @@ fn fill(state: &mut State, index: &Index) {
     let mut ids = vec![];
     for at in &index.blocks {
         let id = match state.used(at.digest, u64::from(at.raw)) {
-            Some(id) => {
-                if let Some(block) = state.blocks.get_mut(&id) {
-                    block.at = *at;
-                }
+            Some((id, _)) => {
+                state.moved(id, *at);
                 id
             }
-            None => state.add(*at, 1),
+            None => state.add(*at, false),
         };
         ids.push(id);
     }
@@ -326,7 +344,7 @@ fn fill(state: &mut State, index: &Index) {
                 block.uses += 1;
             }
         }
-        state.tensors.insert(name.clone(), Arc::new(Tensor { blocks, ..tensor.clone() }));
+        state.name(name, Some(Arc::new(Tensor { blocks, ..tensor.clone() })));
     }
     // The use that the block itself had until its tensors were known.
     ids.into_iter().for_each(|id| state.release(id));

@@ -3,14 +3,17 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sconce_tensor::memory;
+
 use crate::codec;
+use crate::disk::Stored;
 use crate::queue::Id;
 use crate::shared::Shared;
 use crate::state::State;
 
 impl Shared {
     /// Runs a thread until the store is closed.
-    pub(crate) fn work(&self) {
+    pub(crate) fn work(&self, is_first: bool) {
         let mut budget = Budget::new(self.options.background);
         let mut state = self.state();
         loop {
@@ -22,7 +25,8 @@ impl Shared {
                 continue;
             }
             // Blocks for which a caller waits come first.
-            let pause = if state.readers > 0 { Some(None) } else { budget.pause().map(Some) };
+            let waits = state.readers > 0 && !(is_first && self.options.threads > 1);
+            let pause = if waits { Some(None) } else { budget.pause().map(Some) };
             if pause.is_none() {
                 if let Some(id) = state.ahead.pop_front() {
                     let bytes = state.blocks.get(&id).map_or(0, |block| block.at.stored);
@@ -33,7 +37,7 @@ impl Shared {
                 if let Some((id, raw)) = state.next_demoted() {
                     let at = state.blocks.get(&id).map(|block| block.at);
                     drop(state);
-                    let packed = at.map(|at| codec::encode_as(at.codec, at.width, &raw));
+                    let packed = at.and_then(|at| packed(&at, &raw));
                     state = self.state();
                     if let Some(packed) = packed {
                         state.keep_compressed(id, Arc::new(packed));
@@ -64,6 +68,12 @@ impl Shared {
             _ => state,
         }
     }
+}
+
+/// The stored form of a block. `None` if it is not that on disk, as of another version of the codec, or without memory.
+fn packed(at: &Stored, raw: &[u8]) -> Option<Vec<u8>> {
+    let encoded = memory::caught(|| Ok(codec::encode_as(at.codec, at.width, raw))).ok()?;
+    at.check(&encoded).is_ok().then_some(encoded)
 }
 
 /// Bytes a second of a thread's work in the background.

@@ -7,25 +7,43 @@ use sconce_tensor::memory;
 use sconce_tensor::{Error, Result};
 
 use crate::codec::{self, Codec};
-use crate::disk::index::{Index, MAX_NAME};
+use crate::disk::index::{Index, MAX_INDEX, MAX_NAME};
 use crate::disk::{Digest, HEADER, IndexFile, Stored};
 use crate::packs::{ON_DISK, Writer};
 use crate::queue::Id;
 use crate::shared::Shared;
-use crate::state::State;
+use crate::state::Block;
 use crate::store::Store;
 use crate::tensor::{Dtype, Tensor};
+
+/// Tensors that are looked up under one lock.
+const AT_ONCE: usize = 256;
 
 impl Shared {
     fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        match self.writer().as_ref() {
-            Some(writer) => writer.bytes(),
-            None => self.state().pack_bytes,
+    /// Runs work on the writer of a store that is open for writing.
+    pub(crate) fn with_writer_if_any(
+        &self,
+        work: impl FnOnce(&mut Writer) -> Result<()>,
+    ) -> Result<()> {
+        match self.writer().as_mut() {
+            None => Ok(()),
+            Some(writer) => writer.check().and_then(|()| work(writer)),
         }
+    }
+
+    /// Commits what changed since the last commit.
+    pub(crate) fn commit_changes(&self, writer: &mut Writer) -> Result<()> {
+        if writer.changed { self.commit_all(writer) } else { Ok(()) }
+    }
+
+    /// Refuses later changes, and lets another process write.
+    pub(crate) fn close_writer(&self) {
+        *self.writer() = None;
+        self.disk.release();
     }
 
     fn with_writer<T>(&self, work: impl FnOnce(&mut Writer) -> Result<T>) -> Result<T> {
@@ -39,14 +57,11 @@ impl Shared {
     }
 
     /// The block of these bytes: one that is there, or a new one on disk. It has one more use.
-    fn place(&self, width: u8, raw: &[u8]) -> Result<Id> {
+    fn placed(&self, width: u8, raw: &[u8]) -> Result<Id> {
         let digest = Digest::of(raw);
-        let mut state = self.state();
-        if let Some(id) = state.used(digest, raw.len() as u64) {
-            state.counts.repeated += 1;
+        if let Some(id) = self.repeated(digest, raw) {
             return Ok(id);
         }
-        drop(state);
         let (codec, packed) = match self.options.compress {
             true => codec::encode(raw, width),
             false => (Codec::Raw, None),
@@ -56,21 +71,50 @@ impl Shared {
         let raw_bytes = raw.len() as u32;
         let block =
             Stored { digest, pack: 0, offset: 0, raw: raw_bytes, stored: long, codec, width, crc };
-        let at = self
-            .with_writer(|writer| writer.append(&*self.disk, self.options.disk, block, stored))?;
-        let copy = memory::copied(raw);
+        let copy = Arc::new(memory::copied(raw));
+        // The block counts as used before the writer is free: rewriting packs would remove it.
+        let id = self.with_writer(|writer| {
+            let at = writer.append(&*self.disk, self.options.disk, block, stored)?;
+            let mut state = self.state();
+            let bytes = u64::from(long) + HEADER as u64;
+            state.counts.written_bytes += bytes;
+            state.pack_bytes += bytes;
+            // Another thread may have put the same bytes meanwhile.
+            if let Some((id, _)) = state.used(digest, u64::from(raw_bytes)) {
+                return Ok(id);
+            }
+            Ok(state.mended(at).unwrap_or_else(|| state.add(at, true)))
+        })?;
         let mut state = self.state();
-        state.counts.written_bytes += u64::from(long) + HEADER as u64;
-        // Another thread may have put the same bytes meanwhile.
-        if let Some(id) = state.used(digest, raw.len() as u64) {
-            return Ok(id);
-        }
-        let id = state.add(at, 1);
         if let Some(packed) = packed {
             state.keep_compressed(id, Arc::new(packed));
         }
-        state.keep(id, Arc::new(copy));
+        state.keep(id, copy);
+        let more = !state.demoted.is_empty();
+        drop(state);
+        if more {
+            self.work.notify_one();
+        }
         Ok(id)
+    }
+
+    /// The block of these bytes that is there and can be read. It has one more use.
+    fn repeated(&self, digest: Digest, raw: &[u8]) -> Option<Id> {
+        let (id, is_sound) = self.state().used(digest, raw.len() as u64)?;
+        let whole = is_sound || self.checked(id).is_some_and(|(_, fault)| fault.is_none());
+        let mut state = self.state();
+        match (whole, state.blocks.get_mut(&id)) {
+            (true, Some(block)) => {
+                block.sound = true;
+                state.counts.repeated += 1;
+                Some(id)
+            }
+            _ => {
+                state.distrust(id);
+                state.release(id);
+                None
+            }
+        }
     }
 }
 
@@ -84,7 +128,7 @@ impl Store {
     pub fn put(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
         match self.put_once(name, dtype, shape, bytes) {
             Err(Error::OutOfRange { field, .. })
-                if field == ON_DISK && matches!(self.compact(1.0), Ok(freed) if freed > 0) =>
+                if field == ON_DISK && matches!(self.compact(0.9), Ok(freed) if freed > 0) =>
             {
                 self.put_once(name, dtype, shape, bytes)
             }
@@ -110,7 +154,7 @@ impl Store {
         let mut ids = vec![];
         let placed = memory::caught(|| {
             bytes.chunks(tensor.block as usize).try_for_each(|raw| {
-                ids.push(shared.place(dtype.size(), raw)?);
+                ids.push(shared.placed(dtype.size(), raw)?);
                 Ok(())
             })
         });
@@ -144,10 +188,7 @@ impl Store {
     /// on disk, nothing more is written until the store is opened again.
     pub fn commit(&self) -> Result<()> {
         let shared = &*self.shared;
-        shared.with_writer(|writer| match writer.changed {
-            true => shared.commit(writer),
-            false => Ok(()),
-        })
+        shared.with_writer(|writer| shared.commit_changes(writer))
     }
 
     /// Rewrites packs of which less than `share` is used, and gives their bytes back to the disk. Returns the bytes.
@@ -158,15 +199,21 @@ impl Store {
         let shared = &*self.shared;
         shared.with_writer(|writer| {
             // Blocks that only an older index uses are given up first.
-            shared.commit(writer)?;
+            shared.commit_all(writer)?;
             let before = writer.bytes();
-            let moved = shared.move_blocks(writer, share)?;
-            shared.commit(writer)?;
-            for pack in moved {
-                writer.ends.remove(&pack);
+            for pack in shared.sparse(writer, share) {
+                if writer.current == Some(pack) {
+                    writer.current = None;
+                }
+                if !shared.moved(writer, pack)? {
+                    continue;
+                }
+                let end = writer.ends.remove(&pack).unwrap_or_default();
+                shared.commit_all(writer)?;
                 shared.disk.remove(pack)?;
+                let mut state = shared.state();
+                state.pack_bytes = state.pack_bytes.saturating_sub(end);
             }
-            shared.commit(writer)?;
             Ok(before.saturating_sub(writer.bytes()))
         })
     }
@@ -176,19 +223,15 @@ impl Shared {
     /// Gives a name to a tensor, or takes it away.
     fn name(&self, name: &str, tensor: Option<Arc<Tensor>>) -> Result<()> {
         self.with_writer(|writer| {
-            let mut state = self.state();
-            let old = match tensor {
-                Some(tensor) => state.tensors.insert(name.to_owned(), tensor),
-                None => state.tensors.remove(name),
-            };
-            old.iter().flat_map(|old| &old.blocks).for_each(|id| state.release(*id));
+            self.state().name(name, tensor);
             writer.changed = true;
             Ok(())
         })
     }
 
-    fn commit(&self, writer: &mut Writer) -> Result<()> {
-        let mut index = indexed(&self.state());
+    /// Syncs the packs and replaces the index.
+    pub(crate) fn commit_all(&self, writer: &mut Writer) -> Result<()> {
+        let mut index = self.indexed();
         // A commit that failed may have left a copy of its generation.
         writer.generation += 1;
         index.generation = writer.generation;
@@ -200,75 +243,74 @@ impl Shared {
             writer.dirty.pop();
         }
         let bytes = index.to_bytes();
+        if bytes.len() as u64 > MAX_INDEX {
+            let (got, most) = (bytes.len() as f64, MAX_INDEX as f64);
+            return Err(Error::out_of_range("bytes of the index", got, 0.0, most));
+        }
         IndexFile::ALL.iter().try_for_each(|file| self.disk.write_index(*file, &bytes))?;
         writer.changed = false;
         Ok(())
     }
 
-    /// Appends the used blocks of sparse packs again. Returns the packs that nothing uses then.
-    fn move_blocks(&self, writer: &mut Writer, share: f64) -> Result<Vec<u32>> {
+    /// The packs of which less than a share is used.
+    fn sparse(&self, writer: &Writer, share: f64) -> Vec<u32> {
         let mut used: HashMap<u32, u64> = HashMap::new();
-        let mut of: HashMap<u32, Vec<Id>> = HashMap::new();
-        for (id, block) in &self.state().blocks {
+        for block in self.state().blocks.values() {
             *used.entry(block.at.pack).or_default() += u64::from(block.at.stored) + HEADER as u64;
-            of.entry(block.at.pack).or_default().push(*id);
         }
         let sparse = |(pack, end): (&u32, &u64)| {
             let used = used.get(pack).copied().unwrap_or_default() as f64;
             (used < share * *end as f64).then_some(*pack)
         };
-        let packs: Vec<u32> = writer.ends.iter().filter_map(sparse).collect();
-        if writer.current.is_some_and(|current| packs.contains(&current)) {
-            writer.current = None;
-        }
-        let mut moved = vec![];
-        for pack in packs {
-            let ids = of.remove(&pack).unwrap_or_default();
-            if self.move_pack(writer, &ids)? {
-                moved.push(pack);
-            }
-        }
-        Ok(moved)
+        writer.ends.iter().filter_map(sparse).collect()
     }
 
-    /// Moves blocks to the current pack. False if one is damaged.
-    fn move_pack(&self, writer: &mut Writer, ids: &[Id]) -> Result<bool> {
+    /// Appends the blocks of a pack to another one. False if one is damaged, which then stays where it is.
+    fn moved(&self, writer: &mut Writer, pack: u32) -> Result<bool> {
+        let state = self.state();
+        let own = |(id, block): (&Id, &Block)| (block.at.pack == pack).then_some((*id, block.at));
+        let blocks: Vec<(Id, Stored)> = state.blocks.iter().filter_map(own).collect();
+        drop(state);
         let mut whole = true;
-        for id in ids {
-            let Some(at) = self.state().blocks.get(id).map(|block| block.at) else { continue };
+        for (id, at) in blocks {
             let stored = match self.stored_bytes(&at) {
                 Ok(stored) if at.check(&stored).is_ok() => stored,
-                Ok(_) | Err(Error::Corrupt { .. }) => {
+                _ => {
                     whole = false;
                     continue;
                 }
-                Err(error) => return Err(error),
             };
             // Moving needs room for a while, whatever the disk may hold.
             let new = writer.append(&*self.disk, None, at, &stored)?;
-            if let Some(block) = self.state().blocks.get_mut(id) {
-                block.at = new;
-            }
+            let mut state = self.state();
+            state.pack_bytes += u64::from(at.stored) + HEADER as u64;
+            state.moved(id, new);
         }
         Ok(whole)
     }
-}
 
-/// The index of what the store holds, without packs.
-fn indexed(state: &State) -> Index {
-    let mut places: HashMap<Id, u32> = HashMap::new();
-    let mut index = Index::default();
-    for (name, tensor) in &state.tensors {
-        let mut blocks = vec![];
-        for id in &tensor.blocks {
-            let Some(block) = state.blocks.get(id) else { continue };
-            let place = *places.entry(*id).or_insert_with(|| {
-                index.blocks.push(block.at);
-                index.blocks.len() as u32 - 1
-            });
-            blocks.push(place);
+    /// The index of what the store holds, without packs. The caller holds the writer, so nothing moves meanwhile; the lock
+    /// of the blocks is free in between, so that readers do not wait.
+    fn indexed(&self) -> Index {
+        let tensors: Vec<(Arc<str>, Arc<Tensor>)> =
+            self.state().tensors.iter().map(|(name, own)| (name.clone(), own.clone())).collect();
+        let mut places: HashMap<Id, u32> = HashMap::new();
+        let mut index = Index::default();
+        for part in tensors.chunks(AT_ONCE) {
+            let state = self.state();
+            for (name, tensor) in part {
+                let mut blocks = vec![];
+                for id in &tensor.blocks {
+                    let Some(block) = state.blocks.get(id) else { continue };
+                    let place = *places.entry(*id).or_insert_with(|| {
+                        index.blocks.push(block.at);
+                        index.blocks.len() as u32 - 1
+                    });
+                    blocks.push(place);
+                }
+                index.tensors.push((name.to_string(), Tensor { blocks, ..(**tensor).clone() }));
+            }
         }
-        index.tensors.push((name.clone(), Tensor { blocks, ..(**tensor).clone() }));
+        index
     }
-    index
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sconce_tensor::fs as files;
 use sconce_tensor::{Error, Result};
 
+use super::index::MAX_INDEX;
 use super::{Disk, IndexFile, pack_name};
 
-/// Most bytes of an index: some ten million tensors.
-const MAX_INDEX: u64 = 1 << 30;
+/// Packs that are held open.
+const MOST_OPEN: usize = 128;
 /// The folder of the packs.
 const PACKS: &str = "packs";
 /// The file whose lock the writer holds.
@@ -27,7 +28,7 @@ pub struct Folder {
     writable: bool,
     open: Mutex<HashMap<u32, Arc<File>>>,
     /// Held until the store is closed.
-    _lock: Option<File>,
+    lock: Mutex<Option<File>>,
 }
 
 impl Folder {
@@ -37,11 +38,16 @@ impl Folder {
     /// `Busy` if another process writes.
     pub fn to_write(path: &Path) -> Result<Folder> {
         let packs = path.join(PACKS);
+        let is_new = !packs.exists();
         fs::create_dir_all(&packs).map_err(Error::io(&packs))?;
+        if is_new {
+            sync_folder(path)?;
+            path.parent().filter(|parent| parent.is_dir()).map_or(Ok(()), sync_folder)?;
+        }
         let lock = files::lock(path, LOCK)?;
         files::clear_partials(path)?;
-        let open = Mutex::default();
-        Ok(Folder { path: path.to_path_buf(), writable: true, open, _lock: Some(lock) })
+        let (open, lock) = (Mutex::default(), Mutex::new(Some(lock)));
+        Ok(Folder { path: path.to_path_buf(), writable: true, open, lock })
     }
 
     /// Opens a folder for reading, beside a process that writes.
@@ -52,22 +58,26 @@ impl Folder {
         if !path.join(PACKS).is_dir() {
             return Err(Error::not_found(format!("store {}", path.display())));
         }
-        let open = Mutex::default();
-        Ok(Folder { path: path.to_path_buf(), writable: false, open, _lock: None })
+        let (open, lock) = (Mutex::default(), Mutex::new(None));
+        Ok(Folder { path: path.to_path_buf(), writable: false, open, lock })
     }
 
-    fn pack(&self, pack: u32) -> Result<Arc<File>> {
+    /// The file of a pack; one that is missing is made if `create` says so.
+    fn pack(&self, pack: u32, create: bool) -> Result<Arc<File>> {
         let mut open = self.opened();
         if let Some(file) = open.get(&pack) {
             return Ok(file.clone());
         }
         let path = self.path.join(pack_name(pack));
         let mut options = OpenOptions::new();
-        options.read(true).write(self.writable).create(self.writable);
+        options.read(true).write(self.writable).create(create);
         let is_new = !path.exists();
         let file = Arc::new(options.open(&path).map_err(Error::io(&path))?);
-        if self.writable && is_new {
+        if create && is_new {
             sync_folder(&self.path.join(PACKS))?;
+        }
+        if open.len() >= MOST_OPEN {
+            open.clear();
         }
         open.insert(pack, file.clone());
         Ok(file)
@@ -85,12 +95,12 @@ fn sync_folder(path: &Path) -> Result<()> {
 impl Disk for Folder {
     fn write(&self, pack: u32, offset: u64, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(pack_name(pack));
-        self.pack(pack)?.write_all_at(bytes, offset).map_err(Error::io(&path))
+        self.pack(pack, true)?.write_all_at(bytes, offset).map_err(Error::io(&path))
     }
 
     fn read(&self, pack: u32, offset: u64, to: &mut [u8]) -> Result<()> {
         let path = self.path.join(pack_name(pack));
-        match self.pack(pack)?.read_exact_at(to, offset) {
+        match self.pack(pack, false)?.read_exact_at(to, offset) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 let end = offset + to.len() as u64;
                 Err(Error::corrupt(path.display().to_string(), format!("ends before byte {end}")))
@@ -101,7 +111,7 @@ impl Disk for Folder {
 
     fn sync(&self, pack: u32) -> Result<()> {
         let path = self.path.join(pack_name(pack));
-        self.pack(pack)?.sync_data().map_err(Error::io(&path))
+        self.pack(pack, false)?.sync_data().map_err(Error::io(&path))
     }
 
     fn packs(&self) -> Result<Vec<u32>> {
@@ -116,9 +126,28 @@ impl Disk for Folder {
 
     fn remove(&self, pack: u32) -> Result<()> {
         let path = self.path.join(pack_name(pack));
-        let removed = fs::remove_file(&path).map_err(Error::io(&path));
+        let removed = fs::remove_file(&path);
         self.opened().remove(&pack);
-        removed
+        match removed {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(Error::io(&path)),
+        }
+    }
+
+    fn shorten(&self, pack: u32, end: u64) -> Result<()> {
+        let path = self.path.join(pack_name(pack));
+        let file = self.pack(pack, false)?;
+        let shorten = || -> io::Result<()> {
+            match file.metadata()?.len() > end {
+                true => file.set_len(end),
+                false => Ok(()),
+            }
+        };
+        shorten().map_err(Error::io(&path))
+    }
+
+    fn release(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn retain(&self, packs: &HashSet<u32>) {
@@ -131,9 +160,10 @@ impl Disk for Folder {
 
     fn read_index(&self, file: IndexFile) -> Result<Option<Vec<u8>>> {
         let path = self.path.join(file.name());
-        match path.exists() {
-            true => files::read(&path, MAX_INDEX).map(Some),
-            false => Ok(None),
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(&path)(error)),
+            Ok(_) => files::read(&path, MAX_INDEX).map(Some),
         }
     }
 

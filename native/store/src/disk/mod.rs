@@ -45,7 +45,13 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Those of the system.
     fn packs(&self) -> Result<Vec<u32>>;
 
-    /// Removes a pack.
+    /// Cuts off what lies behind the end of a pack.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn shorten(&self, pack: u32, end: u64) -> Result<()>;
+
+    /// Removes a pack, if it exists.
     ///
     /// # Errors
     /// Those of the system.
@@ -62,6 +68,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Those of the system.
     fn read_index(&self, file: IndexFile) -> Result<Option<Vec<u8>>>;
+
+    /// Lets another process write.
+    fn release(&self) {}
 
     /// Gives up what is held of other packs, which another process may have removed.
     fn retain(&self, _packs: &HashSet<u32>) {}
@@ -187,7 +196,7 @@ impl Stored {
         Ok(raw)
     }
 
-    /// Checks the stored bytes.
+    /// Checks the stored bytes, not the block that they become.
     pub(crate) fn check(&self, stored: &[u8]) -> std::result::Result<(), String> {
         let sum = crc32fast::hash(stored);
         match sum == self.crc {

@@ -184,6 +184,16 @@ impl Disk for Lossy {
         Ok(self.0.lock().unwrap().packs.keys().copied().collect())
     }
 
+    fn shorten(&self, pack: u32, end: u64) -> Result<()> {
+        self.with(|content| {
+            let pack = content.packs.entry(pack).or_default();
+            pack.durable = pack.now();
+            pack.written.clear();
+            pack.durable.truncate(end as usize);
+            Ok(())
+        })
+    }
+
     fn remove(&self, pack: u32) -> Result<()> {
         self.with(|content| {
             content.packs.remove(&pack);
