@@ -228,7 +228,7 @@ defmodule Sconce.Net do
       iex> {:ok, found} = Sconce.Net.evaluate(net, inputs, [0, 1, 1, 0])
       iex> found.accuracy
       1.0
-      iex> path = Path.join(System.tmp_dir!(), "sconce-fit-doctest.safetensors")
+      iex> path = Path.join(System.tmp_dir!(), "sconce-fit-#{System.unique_integer([:positive])}.safetensors")
       iex> {:ok, _net, _report} = Sconce.Net.fit(net, inputs, [0, 1, 1, 0], epochs: 3, checkpoint: path)
       iex> {:ok, _net, report} = Sconce.Net.fit(net, inputs, [0, 1, 1, 0], epochs: 5, checkpoint: path, resume: true)
       iex> File.rm!(path)

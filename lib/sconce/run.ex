@@ -261,7 +261,9 @@ defmodule Sconce.Run do
         timer = Process.send_after(self(), {:again, ref}, wait_ms)
         again = fn -> state.run.again.(saved?, device) end
         retry = {error, again, timer}
-        %{state | ref: ref, task: nil, over: nil, begun?: false, retry: retry}
+        # A question of that attempt has no answer any more.
+        asked = Callback.drop(state.asked)
+        %{state | ref: ref, task: nil, over: nil, asked: asked, begun?: false, retry: retry}
     end
   end
 

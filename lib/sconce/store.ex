@@ -35,8 +35,8 @@ defmodule Sconce.Store do
   | disk | all blocks | `:disk` |
 
   A block that is asked for moves up. The one that leaves is chosen by S3-FIFO (Yang et al. 2023): a scan through
-  everything does not push out what is asked for again. Binaries that a process holds keep their block in memory beyond
-  the limit.
+  everything does not push out what is asked for again. Beyond the limit are binaries that a process holds, which keep their
+  block, up to 4 MB that wait to be compressed, and the blocks that are being read.
 
   Blocks are compressed by LZ4, after the bits of their elements were gathered by place if that makes them shorter; a trial
   on a part of each block decides. Weights in bf16 take three quarters, recorded frames of games less than a tenth.
@@ -45,13 +45,14 @@ defmodule Sconce.Store do
 
   Threads of the store read ahead of a reader whose requests follow a pattern: a step of either sign, a period, or
   frequent successors. How far, depends on whether blocks arrived late or left unused. A reader without a pattern is
-  left alone. Each process is a stream of its own, unless `:stream` says otherwise. `stats/1` counts what came of it.
+  left alone. Each process is a stream of its own, unless `:stream` says otherwise. `stats/1` counts the blocks that were prefetched, and those of them that were asked for.
 
   ## Safety
 
   `put/4`, `put_all/3` and `delete/3` return when the change would survive a kill of the VM and a power cut. With
   `commit: false` readers see the change at once, and `commit/1` or `close/1` makes it durable; many changes in one
-  commit take as long as one. After a kill the store holds what was committed, and nothing else.
+  commit take as long as one. After a kill the store holds what was committed. A commit is one of all processes: it makes
+  durable what others have put until then.
 
   Every read checks the checksum of its blocks. A damaged block is an error of kind `:corrupt` that names the tensor and
   the file, other tensors are served, and a damaged index is replaced by its copy. `verify/1` checks everything.
@@ -92,7 +93,7 @@ defmodule Sconce.Store do
   """
   @spec open(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(path, opts \\ []) do
-    path = Options.path!(path)
+    path = path |> Options.path!() |> folder!()
     opts = Options.validate!(opts, @open)
 
     options =
@@ -109,6 +110,10 @@ defmodule Sconce.Store do
          do: {:ok, %__MODULE__{ref: ref, path: path, fault: fault}}
   end
 
+  defp folder!(""), do: Options.argument!("path", "", "the path of a folder")
+  # The working folder of the VM may change while the store is open.
+  defp folder!(path), do: Path.expand(path)
+
   @doc """
   Puts a tensor, which replaces one of the same name.
 
@@ -116,7 +121,8 @@ defmodule Sconce.Store do
 
   The name is text of 1 to 512 bytes. Kinds of error: `:mismatch` for data of another length than the shape has, `:busy`
   while another caller puts the same name, `:out_of_range` beyond the `:disk` limit, `:unavailable` in a store that
-  is open for reading, `:io`. After an error the former tensor is there.
+  is open for reading, `:io`. After an error of the put the former tensor is there; after a
+  commit that failed readers see the new one, and the next commit makes it durable.
 
   `put_all/3` has an example.
   """
@@ -316,7 +322,7 @@ defmodule Sconce.Store do
   def stats(%__MODULE__{ref: ref}), do: Native.store_stats(ref)
 
   @doc """
-  Commits and closes the store. Tensors that were read stay valid. A closed store answers with an error of kind `:not_found`.
+  Commits and closes the store. After an error it stays open. Tensors that were read stay valid. A closed store answers with an error of kind `:not_found`.
 
       iex> folder = Path.join(System.tmp_dir!(), "sconce-store-\#{System.unique_integer([:positive])}")
       iex> {:ok, store} = Sconce.Store.open(folder)

@@ -113,7 +113,8 @@ defmodule Sconce.LeaderClusterTest do
   end
 
   test "the small side of a partition stops its leader, and the large side elects one", context do
-    small = start(context, @short ++ [how: :stubborn])
+    # The child is killed some tens of milliseconds before the lease ends, in a long lease earlier.
+    small = start(context, lease_ms: 4_000, how: :stubborn)
     large = context.nodes -- [small]
     Leaders.cut([small], large)
     leader = agreed(context, large)

@@ -4,7 +4,11 @@ defmodule Sconce.Leader.Post do
   # and sending through a connection that is full, block this process and not the one that holds the lease.
 
   @spec start_link(node, atom) :: pid
-  def start_link(node, name), do: spawn_link(fn -> loop(node, name) end)
+  def start_link(node, name) do
+    server = self()
+    # A link alone would leave the process behind when the server ends normally.
+    spawn_link(fn -> loop(node, name, Process.monitor(server)) end)
+  end
 
   @spec post(pid, tuple) :: :ok
   def post(pid, message) do
@@ -12,14 +16,17 @@ defmodule Sconce.Leader.Post do
     :ok
   end
 
-  defp loop(node, name) do
+  defp loop(node, name, server) do
     receive do
+      {:DOWN, ^server, :process, _pid, _reason} ->
+        exit(:normal)
+
       {:post, message} ->
         # Messages that have waited for a connection in vain are of no use.
         if Node.connect(node) == true, do: send({name, node}, message), else: drop()
     end
 
-    loop(node, name)
+    loop(node, name, server)
   end
 
   defp drop do

@@ -32,14 +32,20 @@ defmodule Sconce.Rollout.Courier do
       unsent: unsent
     }
 
-    spawn_link(fn -> loop(state) end)
+    rollout = self()
+    # A link alone would leave the courier behind when the rollout ends normally.
+    spawn_link(fn -> loop(state, Process.monitor(rollout)) end)
   end
 
-  defp loop(state) do
+  defp loop(state, rollout) do
     state = exchange(state)
     :counters.put(state.unsent, 1, Window.held(state.window))
-    Process.sleep(state.poll_ms)
-    loop(state)
+
+    receive do
+      {:DOWN, ^rollout, :process, _pid, _reason} -> :ok
+    after
+      state.poll_ms -> loop(state, rollout)
+    end
   end
 
   defp exchange(state) do

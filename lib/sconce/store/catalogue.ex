@@ -12,7 +12,9 @@ defmodule Sconce.Store.Catalogue do
     disk: [
       type: {:or, [:bytes, nil]},
       default: nil,
-      doc: "Bytes on disk at most; `nil` is all that there is."
+      doc:
+        "Bytes on disk at most; `nil` is all that there is. When it is reached, files of which little is used are rewritten, " <>
+          "with up to 64 MB more for a while."
     ],
     block: [
       type: :bytes,

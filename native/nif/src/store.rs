@@ -21,6 +21,11 @@ const READERS: usize = 4;
 
 static POOL: LazyPool = LazyPool::new("sconce-reader");
 
+/// Threads that put for callers. A put may wait until packs have been rewritten, for which no reader waits.
+const WRITERS: usize = 2;
+
+static PUTS: LazyPool = LazyPool::new("sconce-writer");
+
 /// A store, until it is closed.
 struct StoreHandle(RwLock<Option<Arc<Store>>>);
 
@@ -101,7 +106,7 @@ fn store_open<'a>(
 }
 
 /// Puts tensors `{name, type, shape, binary}`, and commits if asked to. Sends `{:ok, true}` by message.
-#[rustler::nif]
+#[rustler::nif(schedule = "DirtyCpu")]
 fn store_put<'a>(
     env: Env<'a>,
     store: Handle<StoreHandle>,
@@ -115,7 +120,7 @@ fn store_put<'a>(
         Err(failure) => return error(env, "put", &failure),
     };
     perform(env, "put", || {
-        let pool = POOL.pool(READERS)?;
+        let pool = PUTS.pool(WRITERS)?;
         pool::submit_to(pool, env, "put", reference, move || put(&store, &given, commit))
     })
 }
@@ -123,8 +128,9 @@ fn store_put<'a>(
 fn put(store: &Store, given: &Given, commit: bool) -> Result<bool> {
     given.read(|tensors| {
         type Tensor<'t> = (String, String, Vec<u64>, Binary<'t>);
-        let tensors: Vec<Tensor> =
-            tensors.decode().map_err(|_| Error::not_found("tensors to put"))?;
+        let tensors: Vec<Tensor> = tensors
+            .decode()
+            .map_err(|_| Error::mismatch("tensors to put", "names and data", "others"))?;
         tensors.iter().try_for_each(|(name, dtype, shape, bytes)| {
             store.put(name, Dtype::named(dtype)?, shape, bytes)
         })
@@ -150,11 +156,9 @@ fn store_get<'a>(
         Err(failure) => return error(env, "get", &failure),
     };
     match store.resident(&name, rows, stream) {
+        Ok(Some(found)) => timed(env, || call(env, "get", || Ok(Found(found)))),
         // Rows of several blocks are copied, which takes too long for a scheduler.
-        Ok(Some(found)) if found.parts.len() == 1 => {
-            timed(env, || call(env, "get", || Ok(Found(found))))
-        }
-        Ok(_) => {
+        Ok(None) => {
             let queued = POOL.pool(READERS).and_then(|pool| {
                 let work = move || store.read(&name, rows, stream).map(Found);
                 pool::submit_to(pool, env, "get", reference, work)
@@ -214,7 +218,7 @@ fn store_verify<'a>(
     store: Handle<StoreHandle>,
     reference: Reference<'a>,
 ) -> Term<'a> {
-    long(env, "verify", store, reference, |store| store.verify().map(Data))
+    long(env, "verify", store, reference, |store| Ok(Data(store.verify())))
 }
 
 /// Takes up what the process that writes has committed. Sends `{:ok, true}` by message.
@@ -252,10 +256,13 @@ fn store_stats<'a>(env: Env<'a>, store: Handle<StoreHandle>) -> Term<'a> {
 #[rustler::nif]
 fn store_close<'a>(env: Env<'a>, store: Handle<StoreHandle>, reference: Reference<'a>) -> Term<'a> {
     call(env, "close", || {
-        let own = store.get()?;
-        let taken = own.0.write().unwrap_or_else(PoisonError::into_inner).take();
+        let handle = store.get()?;
+        let open = handle.0.read().unwrap_or_else(PoisonError::into_inner).clone();
         Task::start(env, "close", reference, move |_events, _cancelled| {
-            taken.map_or(Ok(true), |store| store.close().map(|()| true))
+            // After an error the store stays open, for another try.
+            open.map_or(Ok(()), |store| store.close())?;
+            handle.0.write().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(true)
         })
     })
 }

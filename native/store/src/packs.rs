@@ -103,7 +103,7 @@ impl Writer {
         };
         let end = self.end(pack);
         let at = Stored { pack, offset: end + HEADER as u64, ..block };
-        // After a failure the end stays, so the next block overwrites what came of this one.
+        // After a failure the end stays, so the next block overwrites the rest of this one.
         disk.write(pack, end, &[&at.header()[..], stored].concat())?;
         self.ends.insert(pack, end + length);
         if !self.dirty.contains(&pack) {

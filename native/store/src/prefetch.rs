@@ -12,13 +12,14 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-/// The place of a block in the order in which the tensors were put.
+/// The place of a block: in the order of the names for blocks that were there when the store was opened, then in the order
+/// of the puts.
 pub type Place = u64;
 
 /// Requests that a stream remembers: twice the longest period.
 const HISTORY: usize = 1024;
 /// Places whose successors are remembered.
-const MOST_PLACES: usize = 1 << 16;
+const MOST_PLACES: usize = 1 << 12;
 /// Successors of a place that are remembered.
 const SUCCESSORS: usize = 4;
 /// How much of the former share of right predictions stays at each request.

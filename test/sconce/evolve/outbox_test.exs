@@ -44,6 +44,22 @@ defmodule Sconce.Evolve.OutboxTest do
     assert {[_one], _outbox} = Outbox.offer(outbox, elites([1]))
   end
 
+  test "messages without an answer for a minute count as lost" do
+    {_sent, outbox} =
+      Enum.reduce(1..4, {[], %Outbox{}}, fn n, {_, own} -> Outbox.offer(own, elites([n]), 0) end)
+
+    assert Outbox.offer(outbox, elites([5]), 60_000) == :withheld
+    assert {[_one], outbox} = Outbox.offer(outbox, elites([5]), 60_001)
+    assert outbox.unanswered == 1
+    # An answer shows that the other island lives.
+    {_sent, outbox} =
+      Enum.reduce(1..3, {[], outbox}, fn n, {_, own} -> Outbox.offer(own, elites([n]), 60_001) end)
+
+    {[], outbox} = Outbox.answered(outbox, 100_000)
+    assert {[_one], outbox} = Outbox.offer(outbox, elites([6]), 100_000)
+    assert Outbox.offer(outbox, elites([7]), 121_000) == :withheld
+  end
+
   test "migrants go while there is room, and are withheld after that" do
     {moves, _outbox} =
       Enum.map_reduce(1..6, %Outbox{}, fn n, outbox ->
