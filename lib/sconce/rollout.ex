@@ -1,11 +1,8 @@
 defmodule Sconce.Rollout do
-  alias Sconce.{Error, Leader, Native, Options, Policy, Pressure, Serving, Session}
-  alias Sconce.Native.Call
+  alias Sconce.{Error, Native, Options, Policy, Pressure, Serving, Session}
   alias Sconce.Policy.Spec
-  alias Sconce.Rollout.{Courier, Window}
+  alias Sconce.Rollout.{Courier, Nodes}
   alias Sconce.Session.Decision
-
-  require Logger
 
   @steps [type: :pos_integer, max: 65_536]
 
@@ -166,9 +163,6 @@ defmodule Sconce.Rollout do
 
   @typedoc "The pid or the name of a rollout, also on another node."
   @type rollout :: GenServer.server()
-
-  # Other nodes whose last message is remembered.
-  @senders 10_000
 
   @doc """
   Starts a rollout; the moduledoc has an example.
@@ -412,63 +406,11 @@ defmodule Sconce.Rollout do
     {:reply, answer, state}
   end
 
-  # From another node.
   def handle_call({:segments, sender, base, first, segments}, _from, state)
       when is_integer(base) and is_integer(first) and is_list(segments),
-      do: leading(state, &offered(&1, sender, base, first, segments))
+      do: Nodes.segments(state, sender, base, first, segments)
 
-  def handle_call({:weights, known}, _from, state), do: leading(state, &newest(&1, known))
-
-  # A learner that no longer leads answers no other node: their segments are for the next one.
-  defp leading(%{leader: nil} = state, answer), do: answer.(state)
-
-  defp leading(state, answer) do
-    with {:error, error} <- Leader.term(state.leader),
-         do: {:reply, {:error, error}, %{state | refused: state.refused + 1}},
-         else: ({:ok, _term} -> answer.(state))
-  end
-
-  # Some segments may find the queue full. The answer is the number of the first segment that is not taken yet.
-  defp offered(state, sender, base, first, segments) do
-    {new, number} = Window.received(state.senders[sender], base, first, segments)
-
-    case new == [] || Native.inbox_offer(state.inbox, new) do
-      true -> {:reply, {:next, number}, state}
-      {:ok, taken} -> {:reply, {:next, number + taken}, expecting(state, sender, number + taken)}
-      error -> {:reply, error, state}
-    end
-  end
-
-  # The newest weights, unless the other node has them.
-  defp newest(state, known) do
-    case Native.inbox_newest(state.inbox) do
-      {:ok, {version, ref}} when version != known ->
-        state = packed(state, version, ref)
-        {:reply, state.packed || :known, state}
-
-      _same ->
-        {:reply, :known, state}
-    end
-  end
-
-  defp expecting(state, sender, number),
-    do: %{state | senders: remembered(state.senders, sender, number)}
-
-  defp remembered(senders, sender, last) when map_size(senders) < @senders,
-    do: Map.put(senders, sender, last)
-
-  # Senders that have ended are not known as such; the others send again.
-  defp remembered(_senders, sender, last), do: %{sender => last}
-
-  # The bytes of a version are made once for all nodes.
-  defp packed(%{packed: {version, _bytes}} = state, version, _ref), do: state
-
-  defp packed(state, version, ref) do
-    case Call.run(&Native.policy_bytes(ref, &1)) do
-      {:ok, bytes} -> %{state | packed: {version, bytes}}
-      {:error, error} -> failed(state, error)
-    end
-  end
+  def handle_call({:weights, known}, _from, state), do: Nodes.weights(state, known)
 
   @impl true
   def handle_info(:look, state), do: {:noreply, state |> swap() |> later()}
@@ -483,17 +425,9 @@ defmodule Sconce.Rollout do
          :ok <- Serving.swap(state.serving, %Policy{policy | spec: spec}) do
       %{state | version: newest, error: nil}
     else
-      {:error, error} -> failed(state, error)
+      {:error, error} -> Nodes.failed(state, error)
       _same -> state
     end
-  end
-
-  # The first of equal errors is logged.
-  defp failed(%{error: error} = state, error), do: state
-
-  defp failed(state, error) do
-    Logger.warning("weights of a rollout: #{Exception.message(error)}")
-    %{state | error: error}
   end
 
   if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
