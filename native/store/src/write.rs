@@ -24,14 +24,14 @@ impl Shared {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs work on the writer of a store that is open for writing.
+    /// Runs work on the writer of a store that is open for writing, unless a failure has ended that.
     pub(crate) fn with_writer_if_any(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<()>,
     ) -> Result<()> {
         match self.writer().as_mut() {
-            None => Ok(()),
-            Some(writer) => writer.check().and_then(|()| work(writer)),
+            Some(writer) if writer.check().is_ok() => work(writer),
+            _ => Ok(()),
         }
     }
 

@@ -231,6 +231,30 @@ fn a_damaged_block_of_several_tensors_is_mended_for_all_by_one_put() {
 }
 
 #[test]
+fn a_pack_that_is_gone_is_named_and_others_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { ram: 0, compressed: 0, ..small() };
+    let put = |name: &str, seed| {
+        // Each process begins a pack of its own.
+        let store = Store::open(folder.path(), options.clone()).unwrap();
+        store.put(name, f32s(), &[9000], &numbers(seed, 9000)).unwrap();
+        store.close().unwrap();
+    };
+    put("a", 1);
+    put("b", 2);
+    std::fs::remove_file(folder.path().join("packs/00000000.pack")).unwrap();
+    let store = Store::open(folder.path(), options.clone()).unwrap();
+    let gone = store.read("a", None, 0).unwrap_err();
+    assert_eq!(gone.kind(), Kind::Corrupt);
+    assert!(gone.to_string().contains("00000000.pack"), "{gone}");
+    assert!(read(&store, "b") == numbers(2, 9000));
+    assert!(store.verify().iter().all(|damage| damage.tensors == ["a"]));
+    store.put("a", f32s(), &[9000], &numbers(1, 9000)).unwrap();
+    assert!(read(&store, "a") == numbers(1, 9000));
+    assert_eq!(store.verify(), vec![]);
+}
+
+#[test]
 fn packs_without_an_index_are_not_removed() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), small()).unwrap();
@@ -422,6 +446,7 @@ fn a_failed_sync_is_not_followed_by_an_acknowledgement() {
     assert_eq!(kind(store.commit()), Some(Kind::Io));
     disk.0.lock().unwrap().syncs_fail = false;
     assert_eq!(kind(store.commit()), Some(Kind::Unavailable));
+    assert_eq!(kind(store.close()), None);
     assert_eq!(kind(store.put("c", f32s(), &[100], &numbers(3, 100))), Some(Kind::Unavailable));
     let again = Store::on(Box::new(disk.after_power_cut(0)), small()).unwrap();
     assert_eq!(again.names(), ["a"]);

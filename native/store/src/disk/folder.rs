@@ -100,7 +100,14 @@ impl Disk for Folder {
 
     fn read(&self, pack: u32, offset: u64, to: &mut [u8]) -> Result<()> {
         let path = self.path.join(pack_name(pack));
-        match self.pack(pack, false)?.read_exact_at(to, offset) {
+        let file = match self.pack(pack, false) {
+            // For a reader it may be a pack that the process that writes has rewritten.
+            Err(Error::NotFound { .. }) if self.writable => {
+                return Err(Error::corrupt(path.display().to_string(), "the file is missing"));
+            }
+            file => file?,
+        };
+        match file.read_exact_at(to, offset) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 let end = offset + to.len() as u64;
                 Err(Error::corrupt(path.display().to_string(), format!("ends before byte {end}")))
