@@ -295,20 +295,29 @@ fn a_pack_is_cut_where_a_killed_process_went_on() {
 
 #[test]
 fn a_prefetched_block_that_is_never_asked_for_gives_its_room_back() {
-    let options = StoreOptions { ram: 60 << 14, compressed: 0, ..small() };
-    let store = Store::on(Box::new(Lossy::default()), options).unwrap();
-    for seed in 0..120 {
+    let disk = Lossy::default();
+    let prefetch = PrefetchOptions { bytes: 20 << 14, ..PrefetchOptions::default() };
+    // All blocks fit into RAM, so none leaves it.
+    let options = StoreOptions { ram: 1 << 24, compressed: 0, prefetch, ..small() };
+    let store = Store::on(Box::new(disk.clone()), options.clone()).unwrap();
+    for seed in 0..400 {
         store.put(&format!("{seed:03}"), f32s(), &[4096], &numbers(seed, 4096)).unwrap();
     }
-    let prefetched = || store.stats().counts.prefetched;
-    // Short runs leave blocks behind that were prefetched for nothing.
-    for run in 0..60 {
-        let first = run * 37 % 90;
-        (first..first + 14).for_each(|at| drop(read(&store, &format!("{at:03}"))));
-    }
-    let before = prefetched();
-    (0..120).for_each(|at| drop(read(&store, &format!("{at:03}"))));
-    assert!(prefetched() > before + 20, "{before}, {}", prefetched());
+    store.close().unwrap();
+    let store = Store::on(Box::new(disk), options).unwrap();
+    let ask = |at: u64| {
+        read(&store, &format!("{at:03}"));
+        while !store.is_idle() {
+            std::thread::yield_now();
+        }
+    };
+    // Short runs leave blocks behind that were prefetched for nothing, until there is no room for others.
+    (0..12).for_each(|run| (20 * run..20 * run + 14).for_each(ask));
+    (0..300).for_each(|_| ask(0));
+    let before = store.stats().counts;
+    (250..400).for_each(ask);
+    let after = store.stats().counts;
+    assert!(after.prefetched_used > before.prefetched_used + 80, "{before:?}, {after:?}");
 }
 
 #[test]
