@@ -8,7 +8,7 @@ defmodule Sconce.VotesTest do
   test "counts and winners are those of plain Elixir" do
     :rand.seed(:exsss, {1, 2, 3})
 
-    for {questions, voters} <- [{3, 7}, {200, 101}] do
+    for {questions, voters} <- [{3, 7}, {200, 101}, {4000, 101}] do
       votes =
         for _q <- 1..questions, do: for(_v <- 1..:rand.uniform(voters), do: :rand.uniform(5) - 1)
 

@@ -1,14 +1,21 @@
 //! Counting of votes: `Sconce.Votes`.
 
-use rustler::{Binary, Env, Reference, Term};
+use rustler::{Binary, Encoder, Env, Reference, Term};
 use sconce_serve::votes::{Tally, tally};
 use sconce_tensor::Result;
+use sconce_tensor::pool::Class;
 
-use crate::border::{Given, from_binary, inline};
-use crate::evolve::{Column, run};
+use crate::border::{Given, Task, call, error, from_binary, inline, pool};
+use crate::evolve::Column;
+
+mod atoms {
+    rustler::atoms! { queued }
+}
 
 /// Bytes of votes that are counted on the caller's scheduler, in some ten microseconds.
 const MOST_INLINE: usize = 32 << 10;
+/// Bytes of votes that the threads of sessions count, in less than a millisecond.
+const MOST_POOLED: usize = 1 << 20;
 
 fn counted(votes: &[u8], voters: &[u8], choices: usize, share: f64) -> Result<(Column, Column)> {
     let votes = from_binary("votes", votes, u32::from_le_bytes)?;
@@ -27,12 +34,23 @@ fn votes_tally<'a>(
     choices: usize,
     share: f64,
 ) -> Term<'a> {
-    let bytes = votes.len() + voters.len().saturating_mul(choices);
+    let bytes = votes.len().saturating_add(voters.len().saturating_mul(choices));
     if bytes <= MOST_INLINE {
         return inline(env, "tally", || counted(&votes, &voters, choices, share));
     }
     let (votes, voters) = (Given::new(env, votes), Given::new(env, voters));
-    run(env, "tally", reference, bytes, move || {
-        votes.bytes(|votes| voters.bytes(|voters| counted(votes, voters, choices, share)))
-    })
+    let work =
+        move || votes.bytes(|votes| voters.bytes(|voters| counted(votes, voters, choices, share)));
+    if bytes > MOST_POOLED {
+        return call(env, "tally", || {
+            Task::start(env, "tally", reference, move |_events, _cancelled| {
+                Class::Background.enter();
+                work()
+            })
+        });
+    }
+    match pool::submit(env, "tally", reference, work) {
+        Ok(()) => atoms::queued().encode(env),
+        Err(failure) => error(env, "tally", &failure),
+    }
 }
