@@ -376,7 +376,7 @@ defmodule Sconce.Bot do
   # A bot without another message puts frames of a rollback in their places before the next decision is due.
   defp rested(answer) do
     %{turn: turn} = elem(answer, tuple_size(answer) - 1)
-    if Turn.behind?(turn), do: Tuple.append(answer, 0), else: answer
+    if Turn.behind?(turn), do: Tuple.insert_at(answer, tuple_size(answer), 0), else: answer
   end
 
   defp sent({:input, action}), do: {:ok, action}
