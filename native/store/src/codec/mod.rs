@@ -5,16 +5,14 @@
 //! chunk is raw), and then the chunks without gaps.
 
 mod bits;
+mod lz4;
 
-use lz4::block::{CompressionMode, compress_bound, compress_to_buffer, decompress_to_buffer};
 use sconce_tensor::memory;
 
 /// Bytes of a chunk before compression. With its copy it stays in a CPU's cache.
 pub const CHUNK: usize = 1 << 16;
 /// A compressed block of a smaller gain is stored raw, because reading it would cost more than it saves.
 const WORTH: f64 = 0.95;
-/// Weights take a tenth less time than with 1, and the same bytes.
-const MODE: CompressionMode = CompressionMode::FAST(3);
 /// The mark of a chunk that LZ4 did not shorten.
 const RAW: u32 = 1 << 31;
 
@@ -83,8 +81,7 @@ pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
     let mut stored = memory::with_capacity(chunks * 4 + raw.len());
     stored.resize(chunks * 4, 0);
     let mut gathered = vec![0; CHUNK.min(raw.len())];
-    let most = compress_bound(CHUNK.min(raw.len())).unwrap_or(CHUNK);
-    let mut short = vec![0; most];
+    let mut short = vec![0; CHUNK.min(raw.len())];
     for (at, chunk) in raw.chunks(CHUNK).enumerate() {
         let from = match (codec, gathered.get_mut(..chunk.len())) {
             (Codec::Bits, Some(gathered)) => {
@@ -93,10 +90,11 @@ pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
             }
             _ => chunk,
         };
-        let written = compress_to_buffer(from, Some(MODE), false, &mut short).unwrap_or(usize::MAX);
-        let (length, bytes) = match short.get(..written) {
-            Some(short) if written < chunk.len() => (written as u32, short),
-            _ => (chunk.len() as u32 | RAW, chunk),
+        // A chunk that gets no shorter does not fit.
+        let room = short.get_mut(..chunk.len().saturating_sub(1)).unwrap_or_default();
+        let (length, bytes) = match lz4::compress(from, room) {
+            Some(written) => (written as u32, short.get(..written).unwrap_or_default()),
+            None => (chunk.len() as u32 | RAW, chunk),
         };
         stored.extend_from_slice(bytes);
         if let Some(place) = stored.get_mut(at * 4..at * 4 + 4) {
@@ -131,14 +129,13 @@ pub fn decode(codec: Codec, width: u8, stored: &[u8], raw: &mut [u8]) -> Result<
             place.copy_from_slice(chunk);
             continue;
         }
+        let place_bytes = place.len();
         let to = match codec {
             Codec::Bits => gathered.get_mut(..place.len()).unwrap_or_default(),
             _ => &mut *place,
         };
-        let size = to.len() as i32;
-        match decompress_to_buffer(chunk, Some(size), to) {
-            Ok(written) if written == place.len() => {}
-            _ => return Err("a chunk that LZ4 cannot read"),
+        if lz4::decompress(chunk, to) != Some(place_bytes) {
+            return Err("a chunk that LZ4 cannot read");
         }
         if codec == Codec::Bits {
             bits::scatter(width, &gathered, place);
