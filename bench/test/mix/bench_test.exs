@@ -62,8 +62,13 @@ defmodule Mix.Tasks.BenchTest do
     args = ["zoo", "--only", "^anomaly|^keyword", "--budget", "0.01", "--json", json]
     output = capture_io(fn -> Bench.run(args) end)
     [_header, table] = String.split(output, "\n\n", parts: 2)
-    assert [titles, keyword, anomaly] = String.split(table, "\n", trim: true)
+    lines = String.split(table, "\n", trim: true)
+    assert [titles, keyword, anomaly, in_bits, keyword_bits, anomaly_bits, ratio] = lines
     assert String.starts_with?(titles, "network ")
+    assert in_bits =~ ~r/^8 bits +vnni +weights/
+    assert keyword_bits =~ ~r/^keyword_spot +(yes|no) +62.9 KB/
+    assert anomaly_bits =~ ~r/^anomaly_detect +(yes|no) +7.0 KB/
+    assert ratio =~ "2 networks: median"
     assert keyword =~ ~r/^keyword_spot +audio +57,416 +[\d.]+ KB/
     assert anomaly =~ ~r/^anomaly_detect +sensor +5,677 +[\d.]+ KB/
 
