@@ -45,8 +45,8 @@ defmodule Sconce.OddTermsTest do
   alias Sconce.Test.MeleeStates
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
 
-  # A longer call counts as a hang.
-  @patience_ms 10_000
+  # A longer call counts as a hang. Beside builds, a call of a second took ten.
+  @patience_ms 30_000
   @spec_options [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8]] ++
                   [heads: [fire: {:bernoulli, 1}]]
   # No user can create this folder.
