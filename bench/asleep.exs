@@ -1,6 +1,7 @@
 # 50,000 idle games of a GRU 256 x 2, whose memory lies in a `Sconce.Store` with 64 MB of RAM: how long until a game is awake.
 #
 #     cd bench && mix run asleep.exs | tee asleep.txt
+#     GAMES=12000 RAM_MB=15 mix run asleep.exs      # the same shares with fewer games, which take seconds to make
 #
 # Each game has a session of its own for some frames, then its snapshot is put into the store. A game wakes up when its
 # snapshot has been read and restored in a session; the decision after it is measured alone. The control is the same wake-up
@@ -10,6 +11,7 @@ alias Sconce.Bench.{Machine, Output}
 alias Sconce.{Figures, Policy, Session, Store}
 
 games = String.to_integer(System.get_env("GAMES", "50000"))
+ram = String.to_integer(System.get_env("RAM_MB", "64")) * 2 ** 20
 wakes = 20_000
 
 {:ok, policy} =
@@ -26,7 +28,7 @@ wakes = 20_000
 
 IO.puts(Output.header(Machine.describe()))
 folder = Path.join(System.tmp_dir!(), "sconce-asleep-#{System.pid()}")
-{:ok, store} = Store.open(folder, ram: 48 * 2 ** 20, compressed: 16 * 2 ** 20)
+{:ok, store} = Store.open(folder, ram: div(3 * ram, 4), compressed: div(ram, 4))
 {:ok, session} = Session.open(policy, seed: 1)
 us = fn -> System.monotonic_time(:nanosecond) / 1.0e3 end
 frame = fn seed -> for n <- 1..32, do: :math.sin(seed * n / 7) end
