@@ -106,12 +106,8 @@ defmodule Sconce.PPO.Settings do
 
   @doc "Returns the options of another attempt of a run: from its saved state or anew, on its own device if `device` is nil."
   @spec again(keyword, boolean, Device.choice() | nil) :: keyword
-  def again(opts, saved?, device) do
-    opts = Table.flat(opts)
-    opts = if saved?, do: Keyword.take(opts, @again ++ Table.free()), else: opts
-    opts = if saved?, do: Keyword.put(opts, :resume, true), else: opts
-    if device, do: Keyword.put(opts, :device, device), else: opts
-  end
+  def again(opts, saved?, device),
+    do: opts |> Table.flat() |> Run.Settings.again(@again ++ Table.free(), saved?, device)
 
   defp anew!(parts, own) do
     given = own

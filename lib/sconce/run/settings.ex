@@ -2,7 +2,7 @@ defmodule Sconce.Run.Settings do
   @moduledoc false
   # The parts that the settings of all runs share: those of a resumed run, and the number of threads.
 
-  alias Sconce.{Config, Error}
+  alias Sconce.{Config, Device, Error}
   alias Sconce.Policy.Spec
 
   @doc """
@@ -73,6 +73,16 @@ defmodule Sconce.Run.Settings do
         do: [device: device],
         else: []
       )
+  end
+
+  @doc """
+  The options of another attempt of a run: of a saved state only those in `kept`, and all anew otherwise; on its own device if
+  `device` is nil.
+  """
+  @spec again(keyword, [atom], boolean, Device.choice() | nil) :: keyword
+  def again(opts, kept, saved?, device) do
+    opts = if saved?, do: opts |> Keyword.take(kept) |> Keyword.put(:resume, true), else: opts
+    if device, do: Keyword.put(opts, :device, device), else: opts
   end
 
   @doc "Adds the `:threads` of `Sconce.Config` to native options that have none."
