@@ -33,6 +33,7 @@ folder = Path.join(System.tmp_dir!(), "sconce-asleep-#{System.pid()}")
 us = fn -> System.monotonic_time(:nanosecond) / 1.0e3 end
 frame = fn seed -> for n <- 1..32, do: :math.sin(seed * n / 7) end
 name = &"game #{&1}"
+
 # The first decision of a game reads a window of copies of its first frame, which takes milliseconds: all games begin with one.
 {:ok, _action} = Session.act(session, frame.(0))
 {:ok, begun} = Session.snapshot(session)

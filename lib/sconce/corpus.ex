@@ -13,6 +13,11 @@ defmodule Sconce.Corpus do
       doc:
         "`:melee` for Slippi replays, or a `Sconce.Game` for `.csv` and `.jsonl` files of its games."
     ],
+    compress: [
+      type: :boolean,
+      default: false,
+      doc: "Writes the added games compressed. A corpus may have games of both kinds."
+    ],
     min_frames: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
@@ -93,6 +98,11 @@ defmodule Sconce.Corpus do
       doc:
         "For vectors: the kinds of the labels, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
     ],
+    compress: [
+      type: :boolean,
+      default: false,
+      doc: "Writes the games compressed. A corpus may have games of both kinds."
+    ],
     columns: [
       type: {:list, {:in, [:reward, :end, :weight, :log_likelihood]}},
       default: [],
@@ -120,6 +130,12 @@ defmodule Sconce.Corpus do
 
   `fields/0` lists the values that are read from a replay, with the first version of the format and the fallback for
   older files. `build/3` makes a corpus of other games from vectors and labels, or from the rows of a `Sconce.Game`.
+
+  ## Compressed games
+
+  With `compress: true` the games that are written have segments of up to 1,024 frames, which are compressed by LZ4, a
+  checksum each. Batches are the same to the bit. A batch restores the segments of its windows; of those a corpus keeps up
+  to 64 MiB. A compressed corpus is for one that is larger than memory: the disk is read less.
   """
 
   @enforce_keys [:handle, :dir, :info]
@@ -292,7 +308,8 @@ defmodule Sconce.Corpus do
       min_frames: opts[:min_frames] || least,
       filter: filter,
       threads: opts[:threads] || 0,
-      retry: opts[:retry]
+      retry: opts[:retry],
+      compress: opts[:compress]
     }
 
     start = importer(opts[:game], paths, into, options)
@@ -370,7 +387,7 @@ defmodule Sconce.Corpus do
     games = games |> Enum.with_index() |> Enum.map(&game!(&1, type))
     native = for [name, kind] <- heads, do: [name, Head.to_native(kind)]
     schema = %{name: "vector", size: size, heads: native}
-    start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
+    start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]), opts[:compress])
     with {:ok, _info} <- Call.in_background(start), do: open(opts[:into])
   end
 
@@ -388,7 +405,9 @@ defmodule Sconce.Corpus do
 
     schema = %{name: "game", game: Declaration.to_native(game), beside: beside}
 
-    with {:ok, builder} <- Native.builder_open(schema, Path.expand(opts[:into]), false, nil),
+    into = Path.expand(opts[:into])
+
+    with {:ok, builder} <- Native.builder_open(schema, into, false, opts[:compress], nil),
          :ok <- add_all(builder, game, beside, games),
          {:ok, _made} <- Native.builder_finish(builder, true),
          do: open(opts[:into])

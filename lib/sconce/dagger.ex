@@ -172,7 +172,7 @@ defmodule Sconce.Dagger do
   end
 
   defp added(into, games, {game, frame_delay}, expert) do
-    with {:ok, builder} <- Native.builder_open(Row.schema(game), into, true, frame_delay),
+    with {:ok, builder} <- Native.builder_open(Row.schema(game), into, true, false, frame_delay),
          {:ok, report} <- add_all(builder, games, game, expert),
          {:ok, _made} <- Native.builder_finish(builder, true),
          do: {:ok, report}

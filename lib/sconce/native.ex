@@ -72,10 +72,10 @@ defmodule Sconce.Native do
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
   def corpus_import_tables(_reference, _game, _paths, _dir, _options), do: unavailable(:import)
-  def builder_open(_schema, _dir, _append, _frame_delay), do: unavailable(:build)
+  def builder_open(_schema, _dir, _append, _compress, _frame_delay), do: unavailable(:build)
   def builder_add(_builder, _rows), do: unavailable(:build)
   def builder_finish(_builder, _whole), do: unavailable(:build)
-  def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)
+  def corpus_build(_reference, _schema, _games, _dir, _compress), do: unavailable(:build)
   def corpus_verify(_reference, _dir), do: unavailable(:verify)
   def corpus_open(_dir), do: unavailable(:open)
   def corpus_info(_corpus), do: unavailable(:info)

@@ -13,7 +13,8 @@ defmodule Sconce.Build.RoomsTest do
     "game" => ~w(tensor),
     "nn" => ~w(net realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),
-    "data" => ~w(nn game tensor),
+    "store" => ~w(tensor),
+    "data" => ~w(store nn game tensor),
     "env" => ~w(nn game tensor cuda),
     "train" => ~w(data nn net ops game tensor cuda),
     "play" => ~w(env train data nn realtime ops tensor cuda),
@@ -22,7 +23,6 @@ defmodule Sconce.Build.RoomsTest do
     "evolve" => ~w(env nn ops tensor cuda),
     "hrr" => ~w(tensor cuda),
     "onnx" => ~w(nn ops tensor),
-    "store" => ~w(tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>
       ~w(onnx compat compress evolve hrr store net play serve train data env fixtures nn realtime ops game tensor cuda)

@@ -42,6 +42,40 @@ defmodule Sconce.CorpusTest do
              "folder #{dir}: expected an empty folder, or one of a corpus"
   end
 
+  test "a compressed corpus gives the same batches in fewer bytes", %{
+    replays: replays,
+    into: into
+  } do
+    assert {:ok, plain} = Corpus.import(replays, into: into)
+    assert {:ok, packed} = Corpus.import(replays, into: into <> "-packed", compress: true)
+    assert packed.report.added == plain.report.added
+    assert packed.info.bytes < plain.info.bytes / 2
+    options = [batch_size: 4, window_size: 20, as: :binaries, seed: 3]
+    batches = &(&1 |> Sconce.Loader.stream(options) |> Enum.map(fn b -> Map.delete(b, :flow) end))
+    assert batches.(plain) == batches.(packed)
+    assert {:ok, %{games: 9}} = Corpus.verify(packed, progress: false)
+  end
+
+  test "a corpus that is built may be compressed" do
+    dir = tmp_dir!("built-packed")
+    games = [{List.duplicate(0.5, 4000), List.duplicate(1, 4000)}]
+    options = [into: dir, heads: [go: {:bernoulli, 1}], compress: true]
+    assert {:ok, corpus} = Corpus.build({:vector, 1}, games, options)
+    assert corpus.info.bytes < 4000
+
+    walk =
+      Sconce.Game.new!(
+        name: :walk,
+        fields: [x: [type: :number]],
+        input: [step: [type: {:choice, 3}]]
+      )
+
+    rows = for n <- 1..2000, do: %{frame: %{x: n / 2000}, input: %{step: rem(n, 3)}}
+    assert {:ok, corpus} = Corpus.build(walk, [rows], into: dir <> "-rows", compress: true)
+    assert {:ok, %{games: 1}} = Corpus.verify(corpus, progress: false)
+    assert corpus.info.frames == 2000
+  end
+
   test "a corpus is verified, with progress" do
     dir = tmp_dir!("verify")
     games = for n <- 1..3, do: {List.duplicate(n / 4, 20), List.duplicate(1, 20)}

@@ -40,6 +40,23 @@ pub fn of_vectors() -> &'static Path {
     })
 }
 
+/// A compressed corpus of vectors, built once per process. A game has two segments.
+fn packed() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = scratch::folder("packed");
+        let (size, frames) = (4096, 20);
+        let game = VectorGame {
+            x: (0..size * frames).map(|i| (i % 9) as f32).collect(),
+            labels: (0..frames).flat_map(|t| [(t % 2) as f32, 1.0, (t % 3) as f32]).collect(),
+        };
+        let schema = Schema::vector(size, &specs::heads(HeadsKind::Independent));
+        let never = AtomicBool::new(false);
+        Corpus::build_cancellable(&schema, &[game], &dir, true, &never).expect("a corpus");
+        dir
+    })
+}
+
 /// A corpus of two Melee games, built once per process.
 pub fn of_melee() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
@@ -84,7 +101,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
     // The manifest of `small` comes last, so the truncation removed it.
     let two = whole(of_vectors());
     let met = whole(of_met_frames());
-    vec![two.encode(), relisted(small).encode(), whole(of_melee()).encode(), met.encode()]
+    let packed = whole(packed());
+    vec![
+        two.encode(),
+        relisted(small).encode(),
+        whole(of_melee()).encode(),
+        met.encode(),
+        packed.encode(),
+    ]
 }
 
 /// The bundle with a manifest that matches its shards and their sizes.

@@ -22,6 +22,7 @@ defmodule Mix.Tasks.Sconce.Import do
       doc: "Leaves out a game with the same values as another, such as a second recording."
     ],
     min_quality: [type: :float, doc: "Least quality of a game, from 0 to 100."],
+    compress: [type: :boolean, default: false, doc: "Writes the added games compressed."],
     threads: [type: :pos_integer, doc: "Threads that read; by default one for each processor."],
     retry: [
       type: :boolean,
@@ -50,7 +51,7 @@ defmodule Mix.Tasks.Sconce.Import do
 
   use Mix.Task
 
-  @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--stages NAME,NAME] [--threads N] [--retry]"
+  @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--stages NAME,NAME] [--compress] [--threads N] [--retry]"
 
   @impl true
   def run(args), do: Switches.help?(args, __MODULE__) || add(args)

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
-use sconce_tensor::mapped::guarded;
 use sconce_tensor::{Error, Result, pool};
 use serde::{Deserialize, Serialize};
 
@@ -152,7 +151,7 @@ impl Filter {
         pool::for_each(games.len(), |i| {
             let (Some(view), Some(found)) = (games.get(i), found.get(i)) else { return };
             let shard = view.shard();
-            let _ = found.set(guarded(shard.files(), || Figures::of(shard)));
+            let _ = found.set(shard.reading(|| Figures::of(shard)));
         });
         games.iter().try_for_each(|view| view.verify())?;
         let found = found.into_iter().filter_map(OnceLock::into_inner);

@@ -45,11 +45,19 @@ pub struct ImportOptions {
     pub threads: usize,
     /// Reads replays that an import otherwise skips as [`Reason::Fatal`].
     pub retry: bool,
+    /// Compresses the games that it adds.
+    pub compress: bool,
 }
 
 impl Default for ImportOptions {
     fn default() -> Self {
-        ImportOptions { min_frames: 600, filter: Filter::default(), threads: 0, retry: false }
+        ImportOptions {
+            min_frames: 600,
+            filter: Filter::default(),
+            threads: 0,
+            retry: false,
+            compress: false,
+        }
     }
 }
 
@@ -193,7 +201,8 @@ fn added(
     }
     options.filter.check(schema)?;
     let start = Instant::now();
-    let writer = Writer::open(dir, schema)?;
+    let mut writer = Writer::open(dir, schema)?;
+    writer.compress = options.compress;
     let found = writer.take_stock()?;
     let threads = pool(options.threads)?;
     let journal = Journal::open(dir, threads.current_num_threads())?;

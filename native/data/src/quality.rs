@@ -24,7 +24,7 @@ impl Numbers for [Column] {
     }
 }
 
-/// Must be read inside [`sconce_tensor::mapped::guarded`].
+/// Must be read inside [`Shard::reading`].
 impl Numbers for Shard {
     fn number(&self, column: usize, row: usize) -> f32 {
         self.get(column, row)

@@ -8,7 +8,7 @@ use sconce_game::Game;
 use crate::schema::Beside;
 use crate::shard::Shard;
 
-/// Converts the columns of a shard into rows. Must be called inside [`sconce_tensor::mapped::guarded`].
+/// Converts the columns of a shard into rows. Must be called inside [`Shard::reading`].
 pub(crate) trait Rows: fmt::Debug + Send + Sync {
     /// The first row of a view.
     fn first(&self, _shard: &Shard) -> usize {

@@ -235,12 +235,14 @@ impl Sampler {
             // An empty batch has one empty shard.
             let Some(&(view, Window { start, look, .. })) = windows.get(b) else { return Ok(()) };
             let mut scratch = self.reader.scratch(view)?;
-            for k in 0..shard.len() {
-                let look = augment.look(look, b, k);
-                self.reader.read(view, start + k, look, &mut scratch, shard.row(k))?;
-            }
-            let frames = shard.len();
-            self.reader.read_beside(view, start, look.delay, frames, &mut shard)?;
+            view.reading(|| {
+                for k in 0..shard.len() {
+                    let look = augment.look(look, b, k);
+                    self.reader.read(view, start + k, look, &mut scratch, shard.row(k))?;
+                }
+                let frames = shard.len();
+                self.reader.read_beside(view, start, look.delay, frames, &mut shard)
+            })?;
             augment.finish(b, self.options.window, &mut shard);
             Ok(())
         })?;

@@ -187,16 +187,18 @@ impl Tracks {
             let Some(&Track { view, start, frames, fresh, mirror, delay }) = tracks.get(i) else {
                 return Ok(());
             };
-            let look = Look { mirror, delay, forget: false };
-            let mut scratch = self.reader.scratch(&self.views[view])?;
-            for k in 0..frames {
-                let look = augment.look(look, i, k);
-                self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;
-                if fresh && k < burn_in {
-                    *shard.row(k).weight = 0.0;
+            let (view, look) = (&self.views[view], Look { mirror, delay, forget: false });
+            let mut scratch = self.reader.scratch(view)?;
+            view.reading(|| {
+                for k in 0..frames {
+                    let look = augment.look(look, i, k);
+                    self.reader.read(view, start + k, look, &mut scratch, shard.row(k))?;
+                    if fresh && k < burn_in {
+                        *shard.row(k).weight = 0.0;
+                    }
                 }
-            }
-            self.reader.read_beside(&self.views[view], start, delay, frames, &mut shard)?;
+                self.reader.read_beside(view, start, delay, frames, &mut shard)
+            })?;
             augment.finish(i, frames, &mut shard);
             Ok(())
         })?;

@@ -14,7 +14,7 @@ use sconce_game::{InputPart, mirror_input};
 use sconce_nn::embedding::{chooses, discretise_fitting, with_numbers};
 use sconce_nn::heads::NONE;
 use sconce_nn::spec::Heads;
-use sconce_tensor::mapped::{Mapped, guarded};
+use sconce_tensor::mapped::Mapped;
 use sconce_tensor::{Error, Result};
 
 use crate::game::GameInfo;
@@ -45,8 +45,9 @@ impl View {
         player: usize,
     ) -> Result<Self> {
         let (frames, rows) = (shard.frames(), rows_of(schema));
-        let first = guarded(shard.files(), || rows.first(&shard)).min(frames);
+        let first = shard.reading(|| rows.first(&shard)).min(frames);
         shard.files().iter().try_for_each(|file| file.verify())?;
+        shard.sound()?;
         Ok(View {
             shard,
             schema: schema.clone(),
@@ -61,6 +62,11 @@ impl View {
     /// The schema of the view's corpus.
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// Runs `work`, which reads several frames of this view. Without such a call each read finds its place anew.
+    pub(crate) fn reading<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.shard.reading(work)
     }
 
     pub(crate) fn shard(&self) -> &Shard {
@@ -118,7 +124,7 @@ impl View {
         }
         let weight = |t: &usize| self.rows.beside(&self.shard, Beside::Weight, self.first + t);
         let is_answered = |t: &usize| weight(t).is_none_or(|weight| weight > 0.0);
-        guarded(self.shard.files(), || all.filter(is_answered).collect())
+        self.shard.reading(|| all.filter(is_answered).collect())
     }
 
     /// The row of the label of state `t`.
@@ -137,7 +143,7 @@ impl View {
     /// The game's own frame number of state `t`; counted from 0 if the game has none.
     pub fn frame_number(&self, t: usize) -> i32 {
         let row = self.first + t;
-        guarded(self.shard.files(), || self.rows.frame_number(&self.shard, row))
+        self.shard.reading(|| self.rows.frame_number(&self.shard, row))
     }
 
     /// Checks that no data was missing when this view was read. If a file is truncated while in use, its
@@ -161,7 +167,7 @@ impl View {
             return Err(Error::mismatch("raw row", self.raw_width(), out.len()));
         }
         let game = self.schema.game();
-        guarded(self.shard.files(), || {
+        self.shard.reading(|| {
             self.rows.state(&self.shard, self.player, self.first + t, out);
             let place = game.previous_place();
             if place.is_empty() {
@@ -183,7 +189,7 @@ impl View {
         if !self.rows.is_relabelled() {
             return Some(row);
         }
-        guarded(self.shard.files(), || self.rows.has_input(&self.shard, row)).then_some(row)
+        self.shard.reading(|| self.rows.has_input(&self.shard, row)).then_some(row)
     }
 
     /// The raw values of the player's input that produced state `t`, or `None` if the input is unknown.
@@ -192,7 +198,7 @@ impl View {
         let mut numbers = vec![0.0; self.input_numbers()];
         let Some(row) = self.led_to(t) else { return Ok(None) };
         let read = || self.rows.input(&self.shard, self.player, row, &mut numbers);
-        guarded(self.shard.files(), read);
+        self.shard.reading(read);
         Ok(Some(numbers))
     }
 
@@ -212,7 +218,7 @@ impl View {
         }
         self.check(t, self.len(delay))?;
         let row = self.label_row(t, delay);
-        Ok(guarded(self.shard.files(), || self.rows.beside(&self.shard, what, row)))
+        Ok(self.shard.reading(|| self.rows.beside(&self.shard, what, row)))
     }
 
     /// Writes the discounted returns of `out.len()` consecutive inputs, the first of which answers state `t`.
@@ -223,7 +229,7 @@ impl View {
         let Some(last) = out.len().checked_sub(1) else { return Ok(()) };
         self.check(t + last, self.len(delay))?;
         let first = self.label_row(t, delay);
-        guarded(self.shard.files(), || {
+        self.shard.reading(|| {
             let mut sum = 0.0;
             let seen = first.saturating_add(out.len()).saturating_add(horizon(discount));
             for row in (first..seen.min(self.first + self.frames)).rev() {
@@ -339,7 +345,7 @@ impl View {
         self.check_heads(heads, out.len())?;
         let parts = self.parts();
         with_numbers(out.len(), |numbers| {
-            guarded(self.shard.files(), || read(numbers));
+            self.shard.reading(|| read(numbers));
             if mirror {
                 mirror_input(parts, numbers)?;
             }
@@ -408,8 +414,11 @@ fn rows_of(schema: &Schema) -> Arc<dyn Rows> {
 
 /// Checks that no data was missing when these views were read.
 pub(crate) fn verify<'a>(views: impl IntoIterator<Item = &'a View>) -> Result<()> {
-    let mut files: Vec<&Arc<Mapped>> =
-        views.into_iter().flat_map(|view| view.shard.files()).collect();
+    let mut files: Vec<&Arc<Mapped>> = vec![];
+    for view in views {
+        view.shard.sound()?;
+        files.extend(view.shard.files());
+    }
     files.sort_unstable_by_key(|file| Arc::as_ptr(file));
     files.dedup_by_key(|file| Arc::as_ptr(file));
     files.into_iter().try_for_each(|file| file.verify())

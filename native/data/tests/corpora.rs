@@ -389,7 +389,7 @@ fn a_cancelled_build_leaves_the_earlier_corpus() {
     let (schema, games) = vectors(3);
     let before = Corpus::build(&schema, &games[..2], dir.path()).unwrap();
     let cancelled = AtomicBool::new(true);
-    let stopped = Corpus::build_cancellable(&schema, &games, dir.path(), &cancelled);
+    let stopped = Corpus::build_cancellable(&schema, &games, dir.path(), false, &cancelled);
     assert_eq!(kind(stopped), Some(Kind::Cancelled));
     let after = Corpus::open(dir.path()).unwrap();
     assert_eq!(after.games(), before.games());

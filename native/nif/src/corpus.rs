@@ -91,6 +91,7 @@ fn builder_open<'a>(
     schema: Term<'a>,
     dir: String,
     append: bool,
+    compress: bool,
     frame_delay: Option<u16>,
 ) -> Term<'a> {
     call(env, "build", || {
@@ -100,7 +101,7 @@ fn builder_open<'a>(
             true => Builder::append(&schema, dir, frame_delay)?,
             false => Builder::new(&schema, dir)?,
         };
-        Ok(ResourceArc::new(BuilderHandle(Mutex::new(Some(builder)))))
+        Ok(ResourceArc::new(BuilderHandle(Mutex::new(Some(builder.compress(compress))))))
     })
 }
 
@@ -133,6 +134,7 @@ fn corpus_build<'a>(
     schema: Term<'a>,
     games: Vec<(Binary<'a>, Binary<'a>)>,
     dir: String,
+    compress: bool,
 ) -> Term<'a> {
     call(env, "build", || {
         let schema: Schema = decode(schema)?;
@@ -148,7 +150,8 @@ fn corpus_build<'a>(
             .collect::<Result<Vec<_>>>()?;
         Task::start(env, "build", reference, move |_events, cancelled| {
             Class::Background.enter();
-            let corpus = Corpus::build_cancellable(&schema, &games, Path::new(&dir), cancelled)?;
+            let dir = Path::new(&dir);
+            let corpus = Corpus::build_cancellable(&schema, &games, dir, compress, cancelled)?;
             Ok(Data(corpus.info()))
         })
     })

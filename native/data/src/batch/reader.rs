@@ -149,10 +149,11 @@ impl Reader {
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
             let mut scratch = self.scratch(view)?;
-            for k in 0..shard.len() {
-                self.read(view, range.start + i * SHARD + k, look, &mut scratch, shard.row(k))?;
-            }
-            Ok(())
+            view.reading(|| {
+                (0..shard.len()).try_for_each(|k| {
+                    self.read(view, range.start + i * SHARD + k, look, &mut scratch, shard.row(k))
+                })
+            })
         })?;
         verify([view])?;
         Ok(batch)

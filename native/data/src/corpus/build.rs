@@ -30,15 +30,16 @@ pub struct VectorGame {
 impl Corpus {
     /// Builds a corpus of exactly these games. Replaces an earlier corpus of the same schema in `dir`.
     pub fn build(schema: &Schema, games: &[VectorGame], dir: &Path) -> Result<Self> {
-        Corpus::build_cancellable(schema, games, dir, &AtomicBool::new(false))
+        Corpus::build_cancellable(schema, games, dir, false, &AtomicBool::new(false))
     }
 
     /// Builds a corpus as [`Corpus::build`] does, but stops between two games once `cancel` is set. A
-    /// cancelled build keeps an earlier corpus in `dir`.
+    /// cancelled build keeps an earlier corpus in `dir`. The games are compressed if `compress` is set.
     pub fn build_cancellable(
         schema: &Schema,
         games: &[VectorGame],
         dir: &Path,
+        compress: bool,
         cancel: &AtomicBool,
     ) -> Result<Self> {
         let Some(size) = schema.vector_size() else {
@@ -54,7 +55,7 @@ impl Corpus {
             go_on(cancel)?;
             check_vectors(i, game, size, &labels)?;
         }
-        let mut builder = Builder::new(schema, dir)?;
+        let mut builder = Builder::new(schema, dir)?.compress(compress);
         for (i, game) in games.iter().enumerate() {
             go_on(cancel)?;
             let labels = Column::collect(dtype, game.labels.iter().copied());
@@ -137,6 +138,12 @@ impl Builder {
             frame_delay,
             finished: false,
         })
+    }
+
+    /// Compresses the games that are added from now on, or not.
+    pub fn compress(mut self, compress: bool) -> Self {
+        self.writer.compress = compress;
+        self
     }
 
     /// Adds one played game of a declared game. A row holds the frame, the input and the extra columns, in the

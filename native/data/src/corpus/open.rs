@@ -11,7 +11,7 @@ use super::manifest::{MANIFEST, Manifest};
 use crate::exphil;
 use crate::game::{GameInfo, OtherIds};
 use crate::schema::Schema;
-use crate::shard::Shard;
+use crate::shard::{CACHE_BYTES, Cache, Shard};
 use crate::view::View;
 
 /// The games of a corpus, open for reading. Each shard is mapped on first use.
@@ -22,6 +22,8 @@ pub struct Corpus {
     pub(super) games: Vec<GameInfo>,
     pub(super) other_ids: OtherIds,
     shards: Vec<OnceLock<Arc<Shard>>>,
+    /// Restored segments of compressed games.
+    cache: Arc<Cache>,
 }
 
 impl Corpus {
@@ -54,7 +56,8 @@ impl Corpus {
         let read = Manifest::read(dir).map_err(|error| of_replays(dir).unwrap_or(error));
         let Manifest { schema, games, other_ids, .. } = read?;
         let shards = games.iter().map(|_| OnceLock::new()).collect();
-        Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
+        let (dir, cache) = (dir.to_path_buf(), Cache::new(CACHE_BYTES));
+        Ok(Corpus { dir, schema, games, other_ids, shards, cache })
     }
 
     fn open_exphil(dir: &Path) -> Result<Self> {
@@ -62,7 +65,8 @@ impl Corpus {
         let games = shards.iter().map(|shard| shard.game.clone()).collect();
         let shards = shards.into_iter().map(|shard| OnceLock::from(Arc::new(shard))).collect();
         let other_ids = OtherIds::default();
-        Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
+        let (dir, cache) = (dir.to_path_buf(), Cache::new(CACHE_BYTES));
+        Ok(Corpus { dir, schema, games, other_ids, shards, cache })
     }
 
     /// Checks that the shard of a game exists and has the recorded size.
@@ -129,7 +133,7 @@ impl Corpus {
 
     fn open_shard(&self, info: &GameInfo) -> Result<Arc<Shard>> {
         let path = self.dir.join(&info.file);
-        let shard = Shard::open(&path, &self.schema)?;
+        let shard = Shard::open(&path, &self.schema, Some(&self.cache))?;
         // The shard's own metadata lacks the size, which was unknown when the metadata was written.
         if (GameInfo { bytes: info.bytes, ..shard.game.clone() }) != *info {
             let reason = format!(

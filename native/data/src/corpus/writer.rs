@@ -25,6 +25,8 @@ pub(crate) struct Writer {
     schema: Schema,
     /// Whether the writer created the folder.
     made: bool,
+    /// Whether new games are compressed.
+    pub(crate) compress: bool,
     /// The lock file, kept open to hold the lock.
     _lock: File,
 }
@@ -73,7 +75,8 @@ impl Writer {
         let made = !dir.exists();
         fs::create_dir_all(&games).map_err(|source| Error::Io { path: games.clone(), source })?;
         let lock = lock(dir, LOCK)?;
-        let writer = Writer { dir: dir.to_path_buf(), schema: schema.clone(), made, _lock: lock };
+        let (dir, schema) = (dir.to_path_buf(), schema.clone());
+        let writer = Writer { dir, schema, made, compress: false, _lock: lock };
         writer.check_schema()?;
         Ok(writer)
     }
@@ -136,7 +139,7 @@ impl Writer {
 
     /// Adds a shard's game to `found`. An unreadable shard is ignored, so that its replay is imported again.
     fn count_in(&self, path: &Path, listed: &HashMap<String, GameInfo>, found: &mut Found) {
-        let Ok(shard) = Shard::open(path, &self.schema) else { return };
+        let Ok(shard) = Shard::open(path, &self.schema, None) else { return };
         let mut game = shard.game.clone();
         if path.file_name() != Path::new(&shard::name(&game.digest)).file_name() {
             return;
@@ -153,7 +156,7 @@ impl Writer {
 
     /// Whether the bytes of a listed game's shard match the recorded digest, if there is one.
     pub(crate) fn is_whole(&self, digest: &str) -> bool {
-        let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema);
+        let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema, None);
         let intact = |shard: Shard| {
             !shard.is_recorded() || shard.contents().is_ok_and(|found| found == shard.game.contents)
         };
@@ -162,7 +165,7 @@ impl Writer {
 
     /// Writes a game's shard.
     pub(crate) fn add(&self, game: GameInfo, columns: &[Column]) -> Result<GameInfo> {
-        shard::write(&self.dir, &self.schema, game, columns)
+        shard::write(&self.dir, &self.schema, game, columns, self.compress)
     }
 
     pub(crate) fn write_manifest(&self, games: &[GameInfo]) -> Result<()> {
