@@ -1,6 +1,6 @@
 defmodule Sconce.Evolve.Archive do
-  alias Sconce.{Error, Native, Options}
-  alias Sconce.Evolve.{Catalogue, Kept, Picture, Tensors}
+  alias Sconce.{Error, Native, Options, Store}
+  alias Sconce.Evolve.{Catalogue, Kept, Picture, Stored, Tensors}
   alias Sconce.Native.Call
   alias Sconce.Trainer.Curve.Page
 
@@ -56,15 +56,16 @@ defmodule Sconce.Evolve.Archive do
   """
 
   @enforce_keys [:ref, :cells, :measures, :solution_size, :form]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [:options]
 
-  @typedoc "An archive in native memory, with its sizes."
+  @typedoc "An archive in native memory, with its sizes, and the options of `new/1` if they made it."
   @type t :: %__MODULE__{
           ref: reference,
           cells: pos_integer,
           measures: pos_integer,
           solution_size: pos_integer,
-          form: :list | :map | :nx
+          form: :list | :map | :nx,
+          options: keyword | nil
         }
 
   @typedoc "A list of numbers of any nesting, a map of `data`, `shape` and `type`, or an `Nx.Tensor`."
@@ -108,7 +109,7 @@ defmodule Sconce.Evolve.Archive do
     form = Tensors.form!(opts[:as])
 
     options = %{
-      space: space(opts[:cells], opts),
+      space: Catalogue.space(opts[:cells], opts),
       solution_size: opts[:solution_size],
       learning_rate: opts[:learning_rate],
       threshold_min: opts[:threshold_min],
@@ -116,26 +117,8 @@ defmodule Sconce.Evolve.Archive do
     }
 
     with {:ok, made} <- Call.in_background(&Native.archive_new(&1, options)),
-         do: {:ok, archive(made, form)}
+         do: {:ok, %{archive(made, form) | options: Keyword.delete(opts, :as)}}
   end
-
-  defp space({:grid, sizes}, opts), do: {:grid, %{dimensions: sizes, ranges: ranges(opts)}}
-  defp space({:centroids, rows}, _opts), do: {:centroids, rows}
-
-  defp space({:unstructured, most}, opts) do
-    for name <- [:distance, :measures],
-        opts[name] == nil,
-        do: Options.argument!("option :#{name}", nil, "a number, which :unstructured needs")
-
-    {:unstructured, %{measures: opts[:measures], distance: opts[:distance], cells: most}}
-  end
-
-  defp space({:voronoi, count}, opts) do
-    samples = opts[:samples] || 25 * count
-    {:voronoi, %{cells: count, ranges: ranges(opts), samples: samples, seed: opts[:seed]}}
-  end
-
-  defp ranges(opts), do: for({low, high} <- opts[:ranges], do: [low, high])
 
   defp archive({ref, {cells, measures, size}}, form),
     do: %__MODULE__{ref: ref, cells: cells, measures: measures, solution_size: size, form: form}
@@ -398,21 +381,47 @@ defmodule Sconce.Evolve.Archive do
       iex> {:ok, loaded} = Sconce.Evolve.Archive.load(path)
       iex> {loaded.cells, File.rm(path)}
       {4, :ok}
+
+  With `{store, name}` it goes into a `Sconce.Store`, in chunks of which a later save writes only those that have changed:
+
+      iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 1)
+      iex> folder = Path.join(System.tmp_dir!(), "sconce-store-#{System.unique_integer([:positive])}")
+      iex> {:ok, store} = Sconce.Store.open(folder)
+      iex> :ok = Sconce.Evolve.Archive.save(archive, {store, "elites"})
+      iex> {:ok, loaded} = Sconce.Evolve.Archive.load({store, "elites"})
+      iex> {loaded.cells, File.rm_rf!(folder) != []}
+      {4, true}
+
+  The name stands for the whole new archive or for the old one. Chunks that it no longer needs lie on disk until
+  `Sconce.Store.compact/2`. A store takes archives that `new/1` has made, with a learning rate of 1 and cells that are not
+  `:unstructured`; for others the error is of kind `:unavailable`. Offer the elites of a file to a new archive by `merge/2`.
   """
-  @spec save(t, Path.t()) :: :ok | {:error, Error.t()}
+  @spec save(t, Path.t() | {Store.t(), String.t()}) :: :ok | {:error, Error.t()}
+  def save(%__MODULE__{} = archive, {%Store{} = store, name}),
+    do: Stored.save(archive, store, name)
+
   def save(%__MODULE__{ref: ref}, path),
     do: Kept.save(path, &Native.archive_save(ref, &1, &2))
 
   @doc """
-  Reads the archive of a file, equal to the bit; `save/2` has an example.
+  Reads the archive of a file, equal to the bit, or with `{store, name}` that of a `Sconce.Store`; `save/2` has an example.
 
   A file that is cut or changed is an error of kind `:corrupt`, and another kind of file is one of kind `:corrupt` or
-  `:mismatch`.
+  `:mismatch`. From a store, chunks are read one after the other. Elites and all that follows from them are equal to the
+  bit; the sum behind `qd_score` is computed again, and its last bits may differ. So are the centroids of
+  `{:voronoi, count}`: an error of kind `:mismatch` says if a machine computes others.
 
   #{Options.docs(Tensors.schema())}
   """
-  @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
-  def load(path, opts \\ []),
+  @spec load(Path.t() | {Store.t(), String.t()}, keyword) :: {:ok, t} | {:error, Error.t()}
+  def load(from, opts \\ [])
+
+  def load({%Store{} = store, name}, opts) do
+    opts = Options.validate!(opts, Tensors.schema())
+    Stored.load(store, name, &new(&1 ++ opts))
+  end
+
+  def load(path, opts),
     do: Kept.load(path, opts, &Native.archive_load/2, &archive/2)
 
   @doc """

@@ -2,7 +2,7 @@ defmodule Sconce.Evolve.Catalogue do
   @moduledoc false
   # The options of `Sconce.Evolve.Archive`, `Sconce.Evolve.Population` and `Sconce.Evolve.Search`.
 
-  alias Sconce.Env
+  alias Sconce.{Env, Options}
 
   @new [
     cells: [
@@ -302,4 +302,24 @@ defmodule Sconce.Evolve.Catalogue do
       measures: own[:measures]
     }
   end
+
+  @doc "The cells of an archive for the native side, from the options of `Sconce.Evolve.Archive.new/1`."
+  @spec space(tuple, keyword) :: {atom, term}
+  def space({:grid, sizes}, opts), do: {:grid, %{dimensions: sizes, ranges: ranges(opts)}}
+  def space({:centroids, rows}, _opts), do: {:centroids, rows}
+
+  def space({:unstructured, most}, opts) do
+    for name <- [:distance, :measures],
+        opts[name] == nil,
+        do: Options.argument!("option :#{name}", nil, "a number, which :unstructured needs")
+
+    {:unstructured, %{measures: opts[:measures], distance: opts[:distance], cells: most}}
+  end
+
+  def space({:voronoi, count}, opts) do
+    samples = opts[:samples] || 25 * count
+    {:voronoi, %{cells: count, ranges: ranges(opts), samples: samples, seed: opts[:seed]}}
+  end
+
+  defp ranges(opts), do: for({low, high} <- opts[:ranges], do: [low, high])
 end

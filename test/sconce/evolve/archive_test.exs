@@ -5,7 +5,7 @@ defmodule Sconce.Evolve.ArchiveTest do
 
   import Sconce.Test.Scratch
 
-  alias Sconce.Error
+  alias Sconce.{Error, Store}
   alias Sconce.Evolve.Archive
 
   @grid [cells: {:grid, [8, 8]}, ranges: [{-1, 1}, {-1, 1}], solution_size: 2]
@@ -119,6 +119,113 @@ defmodule Sconce.Evolve.ArchiveTest do
       more = fn archive -> Archive.add(archive, [[0.1, 0.1]], [2.0], [[0.1, 0.1]]) end
       assert more.(loaded) == more.(archive)
     end
+  end
+
+  test "an archive in a store is loaded with the same elites, and goes on equally" do
+    {:ok, store} = Store.open(tmp_dir!("store"))
+
+    for opts <- [
+          [],
+          [solution_size: 2, cells: {:voronoi, 20}, seed: 3],
+          [cells: {:centroids, [[0.0, 0.5], [0.5, -0.5]]}],
+          [threshold_min: -1, qd_offset: -2]
+        ] do
+      archive = filled(opts)
+      {:ok, _removed} = Archive.prune(archive, 0.2)
+      assert :ok = Archive.save(archive, {store, "elites"})
+      assert {:ok, loaded} = Archive.load({store, "elites"})
+      assert inspect(loaded) == inspect(archive)
+      assert Archive.elites(loaded) == Archive.elites(archive)
+      assert Archive.stats(loaded) == Archive.stats(archive)
+      more = fn archive -> Archive.add(archive, [[0.1, 0.1]], [2.0], [[0.1, 0.1]]) end
+      assert more.(loaded) == more.(archive)
+      # The loaded one can be saved too.
+      assert :ok = Archive.save(loaded, {store, "elites"})
+    end
+
+    {:ok, empty} = Archive.new(@grid)
+    assert :ok = Archive.save(empty, {store, "elites"})
+    assert {:ok, %{elites: 0}} = Archive.stats(elem(Archive.load({store, "elites"}), 1))
+    # Nothing of the other archives is left.
+    assert Store.names(store) == {:ok, ["elites"]}
+  end
+
+  # Elites of 4 KB: four in a chunk.
+  defp large(count) do
+    opts = [cells: {:grid, [count]}, ranges: [{0, count}], solution_size: 1000, as: :binaries]
+    {:ok, archive} = Archive.new(opts)
+    for at <- 0..(count - 1), do: offer(archive, at, 1.0)
+    archive
+  end
+
+  defp offer(archive, at, objective) do
+    data = for n <- 1..1000, into: <<>>, do: <<:math.sin(at + n * objective)::float-32-little>>
+    solution = %{data: data, shape: {1, 1000}, type: {:f, 32}}
+    {:ok, %{status: %{data: <<status>>}}} = Archive.add(archive, solution, [objective], [[at]])
+    assert status > 0
+  end
+
+  test "a save into a store writes the chunks that have changed, and keeps no others" do
+    {:ok, store} = Store.open(tmp_dir!("store"), compress: false)
+    archive = large(30)
+    written = fn -> store |> Store.stats() |> elem(1) |> Map.fetch!(:written_bytes) end
+    assert :ok = Archive.save(archive, {store, "of/elites"})
+    first = written.()
+    offer(archive, 7, 2.0)
+    assert :ok = Archive.save(archive, {store, "of/elites"})
+    assert (written.() - first) * 5 < first
+    {:ok, names} = Store.names(store)
+    assert length(names) == 1 + 8
+    {:ok, loaded} = Archive.load({store, "of/elites"}, as: :binaries)
+    assert Archive.elites(loaded) == Archive.elites(archive)
+  end
+
+  test "a save that fails keeps the archive that was there" do
+    {:ok, store} = Store.open(tmp_dir!("store"), disk: "200KB", compress: false)
+    archive = large(30)
+    before = Archive.elites(archive)
+    assert :ok = Archive.save(archive, {store, "elites"})
+    for at <- 0..29, do: offer(archive, at, 2.0)
+
+    # The chunks of both do not fit.
+    assert {:error, %Error{kind: :out_of_range}} = Archive.save(archive, {store, "elites"})
+    {:ok, loaded} = Archive.load({store, "elites"}, as: :binaries)
+    assert Archive.elites(loaded) == before
+    # The next save removes the chunks of the failed one.
+    assert :ok = Archive.save(loaded, {store, "elites"})
+    {:ok, names} = Store.names(store)
+    assert length(names) == 1 + 8
+  end
+
+  test "what a store cannot hold, and what is no archive, are errors of their kinds" do
+    {:ok, store} = Store.open(tmp_dir!("store"))
+    path = Path.join(tmp_dir!("archive"), "a.safetensors")
+    :ok = Archive.save(filled(), path)
+    {:ok, loaded} = Archive.load(path)
+
+    for archive <- [
+          loaded,
+          filled(cells: {:unstructured, 30}, distance: 0.2, measures: 2),
+          filled(learning_rate: 0.2, threshold_min: -1)
+        ] do
+      assert {:error, %Error{kind: :unavailable} = error} = Archive.save(archive, {store, "a"})
+      assert Exception.message(error) =~ "save the archive to a file"
+    end
+
+    # As the text of the documentation says.
+    {:ok, made} = Archive.new(@grid)
+    {:ok, _stored} = Archive.merge(made, loaded)
+    assert :ok = Archive.save(made, {store, "a"})
+    assert {:error, %Error{kind: :not_found}} = Archive.load({store, "b"})
+    :ok = Store.put(store, "b", [1, 2, 3])
+    assert {:error, %Error{kind: :corrupt}} = Archive.load({store, "b"})
+    {:ok, names} = Store.names(store)
+    chunk = Enum.find(names, &String.starts_with?(&1, "a/"))
+    :ok = Store.put(store, chunk, [1])
+    assert {:error, %Error{kind: :corrupt}} = Archive.load({store, "a"})
+    :ok = Store.delete(store, chunk)
+    assert {:error, %Error{kind: :not_found}} = Archive.load({store, "a"})
+    assert_raise ArgumentError, ~r/name/, fn -> Archive.save(made, {store, :a}) end
   end
 
   test "a damaged file, another file and a missing one are errors of their kinds" do
