@@ -141,6 +141,21 @@ defmodule Sconce.LeaderTest do
     assert :ok = Leader.resign(pid)
   end
 
+  test "a caller that dies or gives up while it waits for a leader is forgotten" do
+    # The other members do not exist.
+    {name, pid} = start(members: [node(), :"a@127.0.0.1", :"b@127.0.0.1"])
+    waiting = fn -> pid |> :sys.get_state() |> Map.fetch!(:waiting) |> Enum.count() end
+    caller = spawn(fn -> Leader.await(name) end)
+    until(fn -> waiting.() == 1 end)
+    Process.exit(caller, :kill)
+    until(fn -> waiting.() == 0 end)
+
+    assert {:error, %Error{kind: :deadline}} = Leader.await(name, 1)
+    until(fn -> waiting.() == 0 end)
+    {:monitors, monitors} = Process.info(pid, :monitors)
+    refute {:process, self()} in (monitors -- [process: self()])
+  end
+
   test "calls to a member that does not exist are errors" do
     for call <- [:leader, :await, :resign, :subscribe, :status],
         do: assert({:error, %Error{kind: :cancelled}} = apply(Leader, call, [:no_such_leader]))

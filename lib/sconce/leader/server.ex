@@ -87,7 +87,8 @@ defmodule Sconce.Leader.Server do
       times: Times.new(),
       telemetry?: telemetry?,
       subscribers: %{},
-      waiting: [],
+      # Callers of `await`: monitor => {ref, from}.
+      waiting: %{},
       resigning: [],
       misfits: []
     }
@@ -244,8 +245,12 @@ defmodule Sconce.Leader.Server do
   end
 
   defp answered(state, node) do
-    for {_ref, from} <- state.waiting, do: GenServer.reply(from, {:ok, node})
-    %{state | waiting: []}
+    for {monitor, {_ref, from}} <- state.waiting do
+      Process.demonitor(monitor, [:flush])
+      GenServer.reply(from, {:ok, node})
+    end
+
+    %{state | waiting: %{}}
   end
 
   defp heard(state, _before, {node, _term, _child}) when node == node(), do: state
@@ -284,10 +289,14 @@ defmodule Sconce.Leader.Server do
 
   def handle_call(:term, _from, state), do: {:reply, term(state.name), state}
 
-  def handle_call({:await, ref}, from, state) do
+  def handle_call({:await, ref}, {caller, _tag} = from, state) do
     case view(state.name) do
-      {node, _term, _child} -> {:reply, {:ok, node}, state}
-      nil -> {:noreply, %{state | waiting: [{ref, from} | state.waiting]}}
+      {node, _term, _child} ->
+        {:reply, {:ok, node}, state}
+
+      nil ->
+        waiting = Map.put(state.waiting, Process.monitor(caller), {ref, from})
+        {:noreply, %{state | waiting: waiting}}
     end
   end
 
@@ -343,8 +352,11 @@ defmodule Sconce.Leader.Server do
   # Messages
 
   @impl true
-  def handle_cast({:given_up, ref}, state),
-    do: {:noreply, %{state | waiting: List.keydelete(state.waiting, ref, 0)}}
+  def handle_cast({:given_up, ref}, state) do
+    {gone, waiting} = Enum.split_with(state.waiting, &match?({_monitor, {^ref, _from}}, &1))
+    for {monitor, _caller} <- gone, do: Process.demonitor(monitor, [:flush])
+    {:noreply, %{state | waiting: Map.new(waiting)}}
+  end
 
   @impl true
   def handle_info({:sconce_leader, from, message}, state) when is_atom(from) do
@@ -375,7 +387,8 @@ defmodule Sconce.Leader.Server do
     if monitor in state.dying do
       {:noreply, ended(%{state | dying: List.delete(state.dying, monitor)})}
     else
-      {:noreply, %{state | subscribers: Map.delete(state.subscribers, monitor)}}
+      subscribers = Map.delete(state.subscribers, monitor)
+      {:noreply, %{state | subscribers: subscribers, waiting: Map.delete(state.waiting, monitor)}}
     end
   end
 
