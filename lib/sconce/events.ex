@@ -1,4 +1,6 @@
 defmodule Sconce.Events do
+  alias Sconce.Events.Table
+
   # The native events are those of `Event` in native/train/src/report.rs; a test compares them. `:pressure` and `:done` are
   # of the process of a run.
   @catalogue [
@@ -163,13 +165,7 @@ defmodule Sconce.Events do
 
   @names Keyword.keys(@catalogue)
 
-  fields = fn fields -> Enum.map_join(fields, "; ", fn {key, doc} -> "`#{key}` #{doc}" end) end
-
-  rows =
-    for {name, event} <- @catalogue do
-      measurements = fields.(event[:measurements])
-      "| `:#{name}` | #{event[:doc]} | #{measurements} | #{fields.(event[:metadata] || [])} |\n"
-    end
+  @prefix [:sconce, :training]
 
   @moduledoc """
   The catalogue of all events of a training run.
@@ -187,7 +183,7 @@ defmodule Sconce.Events do
 
   | event | when | measurements | metadata |
   |---|---|---|---|
-  #{rows}
+  #{Table.rows(@catalogue)}
 
   This attaches a handler to all events:
 
@@ -211,17 +207,7 @@ defmodule Sconce.Events do
       "seconds of the step spent waiting for data"
   """
   @spec all() :: [map]
-  def all do
-    for {name, event} <- @catalogue do
-      %{
-        name: name,
-        telemetry: telemetry_name(name),
-        doc: event[:doc],
-        measurements: event[:measurements],
-        metadata: event[:metadata] || []
-      }
-    end
-  end
+  def all, do: Table.all(@catalogue, @prefix)
 
   @doc """
   Returns the names of all events.
@@ -239,7 +225,7 @@ defmodule Sconce.Events do
       [:sconce, :training, :start]
   """
   @spec telemetry_names() :: [[atom]]
-  def telemetry_names, do: Enum.map(@names, &telemetry_name/1)
+  def telemetry_names, do: Enum.map(@names, &Table.telemetry(@catalogue, @prefix, &1))
 
   @doc """
   Starts `:telemetry` if this VM has it, and returns whether it does.
@@ -262,24 +248,11 @@ defmodule Sconce.Events do
       {%{step: 100}, %{path: "run/last.safetensors"}}
   """
   @spec split(event) :: {measurements :: map, metadata :: map}
-  def split(%{event: name} = event) when name in @names do
-    measured = Keyword.keys(@catalogue[name][:measurements])
-    event |> Map.delete(:event) |> Map.split(measured)
-  end
+  def split(%{event: name} = event) when name in @names, do: Table.split(@catalogue, event)
 
   @doc false
   # Emits the event to `:telemetry`, with `more` added to the metadata.
   @spec execute(event, map) :: :ok
-  def execute(%{event: name} = event, %{} = more) when name in @names do
-    {measurements, metadata} = split(event)
-    event = [telemetry_name(name), measurements, Map.merge(metadata, more)]
-
-    # No check whether `:telemetry` runs: the application controller does not answer while the VM stops.
-    if function_exported?(:telemetry, :execute, 3),
-      # `apply/3` avoids a compiler warning in a host without `:telemetry`.
-      do: apply(:telemetry, :execute, event),
-      else: :ok
-  end
-
-  defp telemetry_name(name), do: @catalogue[name][:telemetry] || [:sconce, :training, name]
+  def execute(%{event: name} = event, %{} = more) when name in @names,
+    do: Table.execute(@catalogue, @prefix, event, more)
 end

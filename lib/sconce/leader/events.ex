@@ -1,4 +1,6 @@
 defmodule Sconce.Leader.Events do
+  alias Sconce.Events.Table
+
   @catalogue [
     elected: [
       doc: "This member leads.",
@@ -33,13 +35,7 @@ defmodule Sconce.Leader.Events do
     ]
   ]
 
-  fields = fn fields -> Enum.map_join(fields, "; ", fn {key, doc} -> "`#{key}` #{doc}" end) end
-
-  rows =
-    for {name, event} <- @catalogue do
-      metadata = fields.(event[:metadata] || [])
-      "| `:#{name}` | #{event[:doc]} | #{fields.(event[:measurements])} | #{metadata} |\n"
-    end
+  @prefix [:sconce, :leader]
 
   @moduledoc """
   The events of a `Sconce.Leader`.
@@ -50,7 +46,7 @@ defmodule Sconce.Leader.Events do
 
   | event | when | measurements | metadata |
   |---|---|---|---|
-  #{rows}
+  #{Table.rows(@catalogue)}
 
   A handler for all events:
 
@@ -66,17 +62,7 @@ defmodule Sconce.Leader.Events do
       #{inspect(Keyword.keys(@catalogue))}
   """
   @spec all() :: [map]
-  def all do
-    for {name, event} <- @catalogue do
-      %{
-        name: name,
-        telemetry: [:sconce, :leader, name],
-        doc: event[:doc],
-        measurements: event[:measurements],
-        metadata: event[:metadata] || []
-      }
-    end
-  end
+  def all, do: Table.all(@catalogue, @prefix)
 
   @doc """
   Returns the event names, for `:telemetry.attach_many/4`.
@@ -90,12 +76,6 @@ defmodule Sconce.Leader.Events do
   @doc false
   # Emits the event to `:telemetry`, if this VM has it.
   @spec execute(map, atom) :: :ok
-  def execute(%{event: event} = map, name) do
-    measured = Keyword.keys(@catalogue[event][:measurements])
-    {measurements, metadata} = map |> Map.delete(:event) |> Map.split(measured)
-    own = [[:sconce, :leader, event], measurements, Map.put(metadata, :name, name)]
-    # `apply/3` avoids a compiler warning in a host without `:telemetry`.
-    if function_exported?(:telemetry, :execute, 3), do: apply(:telemetry, :execute, own)
-    :ok
-  end
+  def execute(%{event: _name} = event, name),
+    do: Table.execute(@catalogue, @prefix, event, %{name: name})
 end
