@@ -1,6 +1,6 @@
 defmodule Sconce.Store do
   alias Sconce.Compress.Numbers
-  alias Sconce.{Error, Native, Options, Tensor}
+  alias Sconce.{Error, Native, Options, Pressure, Tensor}
   alias Sconce.Native.Call
   alias Sconce.Store.Catalogue
 
@@ -61,8 +61,13 @@ defmodule Sconce.Store do
   VM any process may use the store. Two callers that put the same name at once: the second one gets an error of kind `:busy`.
   A store that nothing refers to any more is closed, and changes that were not committed are lost.
 
+  Reads and puts without enough memory are tried once more after the garbage of the caller is collected, because its binaries
+  may hold blocks, see `Sconce.Pressure`.
+
   There is no tier in the memory of a card.
   """
+
+  @pressure Pressure.new(:store)
 
   @enforce_keys [:ref, :path, :fault]
   defstruct @enforce_keys
@@ -164,7 +169,7 @@ defmodule Sconce.Store do
     opts = Options.validate!(opts, @commit)
 
     with {:ok, given} <- given(tensors),
-         do: done(Call.run(&Native.store_put(ref, &1, given, opts[:commit])))
+         do: done(relieved(fn -> Call.run(&Native.store_put(ref, &1, given, opts[:commit])) end))
   end
 
   @doc """
@@ -193,7 +198,7 @@ defmodule Sconce.Store do
     opts[:as] == :nx && Tensor.nx!("option :as")
     stream = :erlang.phash2(opts[:stream] || self())
 
-    case Call.either(&Native.store_get(ref, &1, name, opts[:rows], stream)) do
+    case relieved(fn -> Call.either(&Native.store_get(ref, &1, name, opts[:rows], stream)) end) do
       {:ok, {type, shape, data}} -> {:ok, tensor(data, type, shape, opts)}
       {:error, _error} = failed -> failed
     end
@@ -335,6 +340,14 @@ defmodule Sconce.Store do
   """
   @spec close(t) :: :ok | {:error, Error.t()}
   def close(%__MODULE__{ref: ref}), do: done(Call.run(&Native.store_close(ref, &1)))
+
+  # Without memory the table decides: garbage of this process may hold blocks.
+  defp relieved(work) do
+    case Pressure.run(@pressure, 1, fn _size -> work.() end) do
+      {:ok, value, _pressure} -> {:ok, value}
+      {:error, error, _pressure} -> {:error, error}
+    end
+  end
 
   defp done({:ok, true}), do: :ok
   defp done({:error, _error} = failed), do: failed

@@ -143,7 +143,8 @@ defmodule Sconce.EventsTest do
     test "has the decisions outside of runs" do
       full = %Error{kind: :out_of_memory, op: :put}
       work = fn 1, place -> if place == :cold, do: {:ok, 1}, else: {:error, full} end
-      {:ok, 1, _pressure} = Pressure.run(Pressure.new(:store), 1, work)
+      pressure = Pressure.new(:store, rows: %{{:memory, :store} => [:cold]})
+      {:ok, 1, _pressure} = Pressure.run(pressure, 1, work)
       assert_received {:told, [:sconce, :pressure, :decision], measured, metadata}
       %{measurements: measurements, metadata: fields} = documented(:pressure)
       assert Enum.sort(Map.keys(measured)) == Enum.sort(Keyword.keys(measurements))

@@ -125,4 +125,45 @@ defmodule Sconce.MemoryTest do
     assert what =~ "512 x 2000" and bytes > available
     assert finished == :finished
   end
+
+  test "a store collects the garbage of its caller before it refuses a read" do
+    dir = tmp_dir!("memory")
+
+    answers =
+      limited(
+        """
+        {:ok, _} = Application.ensure_all_started(:sconce)
+        defmodule :telemetry do
+          def execute(_name, _measured, told), do: send(:reader, {:told, told.where, told.decision})
+        end
+        Process.register(self(), :reader)
+        told = fn told -> receive do
+          {:told, where, decision} -> [{where, decision} | told.(told)]
+        after 0 -> [] end end
+        {:ok, store} = Sconce.Store.open(#{inspect(dir)}, ram: 1_000_000, compressed: 0)
+        data = :binary.copy(<<7>>, 64 * 1_048_576)
+        :ok = Sconce.Store.put(store, "a", %{data: data, shape: {64, 1_048_576}, type: {:u, 8}})
+        read = fn -> with {:error, error} <- Sconce.Store.get(store, "a"), do: error.kind end
+        fill = fn fill, held ->
+          case read.() do
+            {:ok, tensor} -> fill.(fill, [tensor | held])
+            refused -> {refused, Process.put(:held, held)}
+          end
+        end
+        {refused, nil} = fill.(fill, [])
+        full = {refused, told.(told)}
+        # Garbage of the old generation is left by a minor collection.
+        :erlang.garbage_collect()
+        Process.delete(:held)
+        {:ok, %{shape: shape}} = Sconce.Store.get(store, "a")
+        [full, {shape, told.(told)}]
+        """,
+        5_000_000
+      )
+
+    assert answers == [
+             {:out_of_memory, [store: :retry, store: :stop]},
+             {{64, 1_048_576}, [store: :retry]}
+           ]
+  end
 end

@@ -73,7 +73,9 @@ defmodule Sconce.PressureTest do
                :stop
              ]
 
-      assert decisions(Pressure.new(:store), :memory, 3) == [:cold, {:retry, 500}, :stop]
+      assert decisions(Pressure.new(:store), :memory, 2) == [{:retry, 0}, :stop]
+      cold = Pressure.new(:store, rows: %{{:memory, :store} => [:cold, retry: [times: 1]]})
+      assert decisions(cold, :memory, 3) == [:cold, {:retry, 500}, :stop]
       assert decisions(Pressure.new(:play), :deadline, 2) == [:skip, :skip]
     end
 
@@ -254,7 +256,8 @@ defmodule Sconce.PressureTest do
     end
 
     test "goes on when its progress function crashes" do
-      pressure = Pressure.new(:store, progress: fn _ -> raise "told" end)
+      rows = %{{:memory, :store} => [:cold]}
+      pressure = Pressure.new(:store, rows: rows, progress: fn _ -> raise "told" end)
       work = fn 1, place -> if place == :cold, do: {:ok, :cold}, else: {:error, full()} end
 
       log =

@@ -27,7 +27,7 @@ defmodule Sconce.Pressure.Table do
         ]
       ]
     ],
-    cold: [doc: "the same in the cold tier, once", options: []],
+    cold: [doc: "the same in the cold tier of an app, once; only in rows of the app", options: []],
     other_device: [doc: "the same on `:other_device`, once; left out without one", options: []],
     skip: [doc: "this one unit of work is dropped, and the next one goes on", options: []],
     stop: [doc: "the end, with what was saved", options: []]
@@ -107,8 +107,9 @@ defmodule Sconce.Pressure.Table do
     %{
       failed: :memory,
       where: :store,
-      answers: [cold: [], retry: [times: 1], stop: []],
-      by: "`Sconce.Pressure.run/3` in the app"
+      answers: [retry: [times: 1, backoff_ms: 0], stop: []],
+      by:
+        "`Sconce.Store`: reads and puts, after the garbage of the caller is collected, which may hold blocks"
     }
   ]
 
