@@ -48,11 +48,13 @@ defmodule Sconce.Monitor do
   |---|---|---|---|
   #{rows.(Catalogue.native() ++ Catalogue.sampled())}
 
-  Each serving of `Sconce.Serving` has these, with the label `serving`, and each NVIDIA card, with the label `device`:
+  These have labels: each serving of `Sconce.Serving` (`serving`), each member of a group of `Sconce.Leader` (`leader`, its
+  name, and `leads`, the node that leads), each open `Sconce.Store` (`store`, its folder), each `Sconce.Bot` (`bot`), at most
+  24 of the latter three, and each NVIDIA card (`device`):
 
   | name | kind | unit | meaning |
   |---|---|---|---|
-  #{rows.(Catalogue.serving() ++ Catalogue.device())}
+  #{rows.(Catalogue.serving() ++ Catalogue.leader() ++ Catalogue.store() ++ Catalogue.bot() ++ Catalogue.device())}
 
   Values of cards were not tried on a card.
 
@@ -91,8 +93,8 @@ defmodule Sconce.Monitor do
   Returns a counter of the app, a number that only grows. A second call with the same name returns the same counter.
 
   The name has letters, digits and `_`, as in Prometheus; all metrics of a name have one
-  kind and one unit. Name with labels, unit and doc have 224 bytes together. A VM has room for 1,024 metrics: its own, seven for each serving,
-  four for each of at most 24 sessions, and those of the app.
+  kind and one unit. Name with labels, unit and doc have 224 bytes together. A VM has room for 1,024 metrics: its own, seven for each serving and store,
+  five for each leader and bot, four for each of at most 24 sessions, and those of the app.
 
   #{Options.docs(@metric)}
 

@@ -2,7 +2,7 @@ defmodule Sconce.Store do
   alias Sconce.Compress.Numbers
   alias Sconce.{Error, Native, Options, Pressure, Tensor}
   alias Sconce.Native.Call
-  alias Sconce.Store.Catalogue
+  alias Sconce.Store.{Catalogue, Handles}
 
   @open Catalogue.schema(:open)
   @commit Catalogue.schema(:commit)
@@ -111,8 +111,10 @@ defmodule Sconce.Store do
         confidence: opts[:confidence]
       })
 
-    with {:ok, {ref, fault}} <- Call.run(&Native.store_open(&1, path, options)),
-         do: {:ok, %__MODULE__{ref: ref, path: path, fault: fault}}
+    with {:ok, {ref, fault}} <- Call.run(&Native.store_open(&1, path, options)) do
+      Handles.add(ref, path)
+      {:ok, %__MODULE__{ref: ref, path: path, fault: fault}}
+    end
   end
 
   defp folder!(""), do: Options.argument!("path", "", "the path of a folder")

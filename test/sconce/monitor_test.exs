@@ -428,6 +428,73 @@ defmodule Sconce.MonitorTest do
     end
   end
 
+  defp seen do
+    send(Vm, :sample)
+    # The call is answered after the sample.
+    %Region{} = GenServer.call(Vm, :region)
+    values()
+  end
+
+  test "a leader, a store and a bot have values, and none when they are gone", %{dir: dir} do
+    {:ok, leader} =
+      start_supervised({Sconce.Leader, name: :monitored, members: [node()], lease_ms: 60_000})
+
+    {:ok, _node} = Sconce.Leader.await(leader)
+    path = Path.join(dir, "store")
+    {:ok, store} = Sconce.Store.open(path)
+    :ok = Sconce.Store.put(store, "a", [1, 2])
+    {:ok, _tensor} = Sconce.Store.get(store, "a")
+    {:ok, policy} = Policy.init(@spec_options)
+    {:ok, bot} = Sconce.Bot.start_link(policy: policy, name: :monitored_bot, deadline_ms: 1_000)
+    for n <- 1..3, do: {:ok, _action} = Sconce.Bot.step(bot, {n, [0.5]})
+
+    values = seen()
+    at = fn name, labels -> Map.fetch!(values, "sconce_" <> name <> labels) end
+    labels = ~s({leader=":monitored",leads="#{node()}"})
+    {:ok, term} = Sconce.Leader.term(leader)
+    assert {at.("leader_leading", labels), at.("leader_term", labels)} == {1.0, term / 1}
+    assert {at.("leader_members", labels), at.("leader_granted", labels)} == {1.0, 1.0}
+    assert at.("leader_lease_seconds", labels) > 0
+
+    [label] = for "sconce_store_ram_bytes" <> label <- Map.keys(values), do: label
+    assert label =~ "store\"}"
+    assert at.("store_ram_bytes", label) == 8.0
+    assert at.("store_disk_bytes", label) > 8
+    assert {at.("store_requests_total", label), at.("store_hit_ratio", label)} == {1, 1.0}
+    assert {at.("store_prefetch_ratio", label), at.("store_damaged_total", label)} == {nil, 0}
+
+    label = ~s({bot=":monitored_bot"})
+    assert {at.("bot_frames_total", label), at.("bot_late_total", label)} == {3, 0}
+    assert at.("bot_neutral_total", label) == 0
+    assert at.("bot_latency_p99_seconds", label) >= at.("bot_latency_p50_seconds", label)
+
+    # A leader is no serving.
+    assert values["sconce_servings"] == 0
+
+    :ok = Sconce.Store.close(store)
+    :ok = GenServer.stop(bot)
+    :ok = stop_supervised({Sconce.Leader, :monitored})
+    gone = Map.keys(seen())
+    refute Enum.any?(gone, &(&1 =~ ~r/^sconce_(leader|store|bot)_/))
+  end
+
+  test "the monitor keeps no store open" do
+    path = Path.join(tmp_dir!("monitor"), "store")
+    test = self()
+
+    # A store that nothing refers to is closed.
+    spawn(fn ->
+      {:ok, _store} = Sconce.Store.open(path)
+      assert Enum.any?(Map.keys(seen()), &(&1 =~ ~r/^sconce_store_ram_bytes/))
+      send(test, :read)
+    end)
+
+    assert_receive :read, 5_000
+    until(fn -> match?({:ok, _store}, Sconce.Store.open(path)) end)
+  end
+
+  defp until(check), do: check.() || (Process.sleep(1) && until(check))
+
   test "servings with odd and with long names have values of their own" do
     {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
     long = String.duplicate("Long", 30)

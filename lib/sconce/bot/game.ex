@@ -92,7 +92,7 @@ defmodule Sconce.Bot.Game do
 
   @doc false
   def took(%__MODULE__{} = game, us) do
-    bucket = trunc(:math.log2(us + 1) * @parts)
+    bucket = bucket(us)
 
     %{
       game
@@ -100,6 +100,10 @@ defmodule Sconce.Bot.Game do
         longest: max(us, game.longest)
     }
   end
+
+  @doc false
+  # The bucket of a latency in microseconds.
+  def bucket(us), do: trunc(:math.log2(us + 1) * @parts)
 
   @doc false
   # The figures so far, as they are at the end.
@@ -127,7 +131,9 @@ defmodule Sconce.Bot.Game do
     }
   end
 
-  defp quantile(counts, rank) do
+  @doc false
+  # The latency of a rank, by the sorted counts of buckets.
+  def quantile(counts, rank) do
     {bucket, _count} =
       Enum.reduce_while(counts, 0, fn {bucket, count}, sum ->
         if sum + count >= rank, do: {:halt, {bucket, sum}}, else: {:cont, sum + count}

@@ -4,7 +4,7 @@ defmodule Sconce.Bot.Turn do
   # process and no bridge.
 
   alias Sconce.{Action, Embedding, Error, Game, Policy, Pressure, Report, Session}
-  alias Sconce.Bot.{Delay, Player, Row, Source}
+  alias Sconce.Bot.{Delay, Player, Row, Source, Totals}
   alias Sconce.Compat.Melee
   alias Sconce.Policy.Spec
 
@@ -18,7 +18,7 @@ defmodule Sconce.Bot.Turn do
   # Most games whose figures are kept.
   @games 100
 
-  @enforce_keys [:options, :spec, :open, :first_frame, :melee?]
+  @enforce_keys [:options, :spec, :open, :first_frame, :melee?, :totals]
   defstruct @enforce_keys ++
               [
                 :player,
@@ -54,6 +54,7 @@ defmodule Sconce.Bot.Turn do
          :ok <- Source.suits!(options, spec),
          turn = %__MODULE__{
            options: options,
+           totals: Totals.new(),
            spec: spec,
            open: open,
            melee?: Player.melee?(spec),
@@ -279,7 +280,10 @@ defmodule Sconce.Bot.Turn do
     counted(turn, kind)
   end
 
-  defp counted(%{game: game} = turn, kind), do: %{turn | game: Sconce.Bot.Game.count(game, kind)}
+  defp counted(%{game: game, totals: totals} = turn, kind) do
+    Totals.count(totals, kind)
+    %{turn | game: Sconce.Bot.Game.count(game, kind)}
+  end
 
   # Frames that came and could not be read are not skipped.
   defp skipped(%{game: game, player: %{last: last}} = turn, number) do
@@ -480,5 +484,9 @@ defmodule Sconce.Bot.Turn do
   @doc "Takes the time from a frame to its input."
   @spec took(t, integer) :: t
   def took(%{game: nil} = turn, _us), do: turn
-  def took(%{game: game} = turn, us), do: %{turn | game: Sconce.Bot.Game.took(game, us)}
+
+  def took(%{game: game, totals: totals} = turn, us) do
+    Totals.took(totals, us)
+    %{turn | game: Sconce.Bot.Game.took(game, us)}
+  end
 end

@@ -18,6 +18,7 @@ defmodule Sconce.Leader.Server do
   @until 1
   @term 2
   @heard 3
+  @granted 4
 
   defp now, do: System.monotonic_time(:microsecond)
 
@@ -48,6 +49,20 @@ defmodule Sconce.Leader.Server do
     end
   end
 
+  @doc """
+  Returns the published figures of a member of this node: `leader`, its `term`, the number of `members`, and, if this member leads,
+  the number of `granted` votes and `left_us` of the lease; nil without a member.
+  """
+  @spec glance(atom) :: map | nil
+  def glance(name) do
+    with {_pid, %{atomics: atomics, members: members}} <- entry(name) do
+      left = :atomics.get(atomics, @until) - now()
+      {leader, term, _child} = view(name) || {nil, nil, nil}
+      {granted, left} = if left > 0, do: {:atomics.get(atomics, @granted), left}, else: {nil, nil}
+      %{leader: leader, term: term, members: members, granted: granted, left_us: left}
+    end
+  end
+
   defp entry(name) do
     @registry |> Registry.lookup({Sconce.Leader, name}) |> List.first()
   rescue
@@ -66,9 +81,9 @@ defmodule Sconce.Leader.Server do
   def init(opts) do
     Process.flag(:trap_exit, true)
     telemetry? = Events.telemetry?()
-    atomics = :atomics.new(3, signed: true)
+    atomics = :atomics.new(4, signed: true)
     for slot <- [@until, @heard], do: :atomics.put(atomics, slot, now())
-    entry = %{atomics: atomics, view: nil}
+    entry = %{atomics: atomics, view: nil, members: length(opts.members)}
     {:ok, _pid} = Registry.register(@registry, {Sconce.Leader, opts.name}, entry)
     others = List.delete(opts.members, node())
 
@@ -124,6 +139,7 @@ defmodule Sconce.Leader.Server do
 
   defp publish(%{member: %{candidate: %{role: role} = candidate}} = state)
        when role in [:leading, :stopping] do
+    :atomics.put(state.atomics, @granted, length(granted_by(candidate, now())))
     :atomics.put(state.atomics, @term, candidate.term)
     :atomics.put(state.atomics, @until, candidate.until)
     state

@@ -44,6 +44,37 @@ defmodule Sconce.Monitor.Catalogue do
      "99th percentile of the time to an answer."}
   ]
 
+  @leader [
+    {"sconce_leader_leading", :gauge, "", "1 while this member leads, otherwise 0."},
+    {"sconce_leader_term", :gauge, "", "Term of the leader that this member knows."},
+    {"sconce_leader_members", :gauge, "members", "Members of the group."},
+    {"sconce_leader_granted", :gauge, "members",
+     "Members that have granted their votes; unknown unless this member leads."},
+    {"sconce_leader_lease_seconds", :gauge, "s",
+     "Time that is left of the lease; unknown unless this member leads."}
+  ]
+
+  @store [
+    {"sconce_store_ram_bytes", :gauge, "bytes", "Bytes of blocks in RAM."},
+    {"sconce_store_compressed_bytes", :gauge, "bytes", "Bytes of compressed blocks in RAM."},
+    {"sconce_store_disk_bytes", :gauge, "bytes", "Bytes on disk."},
+    {"sconce_store_requests_total", :counter, "blocks", "Blocks that were asked for."},
+    {"sconce_store_hit_ratio", :gauge, "", "Share of them that a tier in RAM had."},
+    {"sconce_store_prefetch_ratio", :gauge, "",
+     "Share of prefetched blocks that were then asked for."},
+    {"sconce_store_damaged_total", :counter, "blocks", "Blocks that a check found damaged."}
+  ]
+
+  @bot [
+    {"sconce_bot_frames_total", :counter, "frames", "Frames of its games."},
+    {"sconce_bot_late_total", :counter, "frames", "Frames whose deadline passed."},
+    {"sconce_bot_neutral_total", :counter, "frames",
+     "Frames that the neutral input answered, late ones and errors."},
+    {"sconce_bot_latency_p50_seconds", :gauge, "s", "Median time from a frame to its input."},
+    {"sconce_bot_latency_p99_seconds", :gauge, "s",
+     "99th percentile of the time from a frame to its input."}
+  ]
+
   @session [
     {"sconce_session_decisions_total", :counter, "decisions", "Decisions of the session."},
     {"sconce_session_rate", :gauge, "decisions/s", "Decisions a second, in the last one."},
@@ -81,6 +112,18 @@ defmodule Sconce.Monitor.Catalogue do
   @spec serving() :: [metric]
   def serving, do: Enum.map(@serving, &metric/1)
 
+  @doc "Metrics of each member of a group of `Sconce.Leader`, with the labels `leader` (its name) and `leads` (a node)."
+  @spec leader() :: [metric]
+  def leader, do: Enum.map(@leader, &metric/1)
+
+  @doc "Metrics of each open store, with the label `store`, its folder."
+  @spec store() :: [metric]
+  def store, do: Enum.map(@store, &metric/1)
+
+  @doc "Metrics of each bot, with the label `bot`."
+  @spec bot() :: [metric]
+  def bot, do: Enum.map(@bot, &metric/1)
+
   @doc """
   Metrics of the busiest sessions, with the labels `session`, `owner` and `policy`. Prometheus and telemetry do not get
   them, because each game would begin new series there.
@@ -98,7 +141,10 @@ defmodule Sconce.Monitor.Catalogue do
 
   @doc "All metrics."
   @spec all() :: [metric]
-  def all, do: native() ++ sampled() ++ serving() ++ session() ++ device()
+  def all,
+    do:
+      native() ++
+        sampled() ++ serving() ++ leader() ++ store() ++ bot() ++ session() ++ device()
 
   defp metric({name, kind, unit, doc}), do: %{name: name, kind: kind, unit: unit, doc: doc}
 end

@@ -8,7 +8,9 @@ defmodule Sconce.Monitor.Events do
   @loaded 50
 
   key = fn name ->
-    name |> String.replace(~r/^sconce_(serving_|device_)?/, "") |> String.to_atom()
+    name
+    |> String.replace(~r/^sconce_((serving|leader|store|bot|device)_)?/, "")
+    |> String.to_atom()
   end
 
   @keys Map.new(Catalogue.all() -- Catalogue.session(), fn %{name: name} -> {name, key.(name)} end)
@@ -27,6 +29,9 @@ defmodule Sconce.Monitor.Events do
   @events [
     vm: {[], Catalogue.native() ++ Catalogue.sampled()},
     serving: {[:serving], Catalogue.serving()},
+    leader: {[:leader, :leads], Catalogue.leader()},
+    store: {[:store], Catalogue.store()},
+    bot: {[:bot], Catalogue.bot()},
     device: {[:device], Catalogue.device()}
   ]
 
@@ -42,6 +47,9 @@ defmodule Sconce.Monitor.Events do
   |---|---|---|
   | `[:sconce, :monitor, :vm]` | | all metrics of the catalogue of `Sconce.Monitor`, without `sconce_` |
   | `[:sconce, :monitor, :serving]` | `serving` | those of a serving, without `sconce_serving_` |
+  | `[:sconce, :monitor, :leader]` | `leader`, `leads` | those of a member of a group, without `sconce_leader_` |
+  | `[:sconce, :monitor, :store]` | `store` | those of a store, without `sconce_store_` |
+  | `[:sconce, :monitor, :bot]` | `bot` | those of a bot, without `sconce_bot_` |
   | `[:sconce, :monitor, :device]` | `device` | those of a card, without `sconce_device_` |
   | `[:sconce, :monitor, :app]` | `name` with its labels | `value` of a counter or a gauge of the app; `count` and quantiles of a histogram |
   | `[:sconce, :monitor, :throttle]` | `device`, `reasons` as in `Sconce.GPU.throttling/1` | `throttled`: 1 when a card has run below its clocks for five seconds under load, 0 when that is over |
@@ -65,7 +73,8 @@ defmodule Sconce.Monitor.Events do
       [:sconce, :monitor, :vm]
   """
   @spec telemetry_names() :: [[atom]]
-  def telemetry_names, do: for(name <- [:vm, :serving, :device, :app, :throttle], do: name(name))
+  def telemetry_names,
+    do: for(name <- Keyword.keys(@events) ++ [:app, :throttle], do: name(name))
 
   defp name(event), do: [:sconce, :monitor, event]
 
@@ -126,22 +135,17 @@ defmodule Sconce.Monitor.Events do
 
   # The event of a metric, and its metadata.
   defp kind(name) do
-    case String.split(name, "{", parts: 2) do
-      [base] when is_map_key(@keys, base) -> {:vm, %{}}
-      [_base, "serving=\"" <> label] -> {:serving, %{serving: label(label)}}
-      ["sconce_device_" <> _name, "device=\"" <> label] -> {:device, %{device: label(label)}}
+    with {base, labels} when is_map_key(@keys, base) <- Slot.split(name),
+         {event, {tags, _metrics}} <- Enum.find(@events, &of?(&1, labels)) do
+      {event, for({tag, {_key, value}} <- Enum.zip(tags, labels), into: %{}, do: {tag, value})}
+    else
       _app -> {:app, %{name: name}}
     end
   end
 
-  defp label(text) do
-    text
-    |> String.replace_suffix("\"}", "")
-    |> String.replace(["\\\\", "\\\"", "\\n"], fn
-      "\\n" -> "\n"
-      "\\" <> character -> character
-    end)
-  end
+  # Labels are in the order of their names.
+  defp of?({_event, {tags, _metrics}}, labels),
+    do: Enum.map(tags, &Atom.to_string/1) == Enum.map(labels, &elem(&1, 0))
 
   defp execute({{:app, metadata}, slots}) do
     for slot <- slots, do: execute(:app, Map.new(values(slot, nil)), metadata)

@@ -61,7 +61,9 @@ defmodule Sconce.Monitor.Sample do
     {valued(Catalogue.sampled(), sampled, "") ++ of_cards, now}
   end
 
-  defp valued(catalogue, values, labels) do
+  @doc "The values of a catalogue with labels."
+  @spec valued([Catalogue.metric()], map, String.t()) :: [value]
+  def valued(catalogue, values, labels) do
     # An unknown gauge is shown as unknown; an unknown counter is left out.
     for %{name: name, kind: kind, unit: unit, doc: doc} <- catalogue,
         kind == :gauge or values[name] != nil,
@@ -242,17 +244,20 @@ defmodule Sconce.Monitor.Sample do
   end
 
   defp pids,
-    do: Registry.select(Serving.Registry, [{{:_, :"$1", :_}, [], [:"$1"]}]) |> Enum.uniq()
+    do: Registry.select(Serving.Registry, [{{:"$1", :"$1", :_}, [], [:"$1"]}])
 
-  defp name(pid) do
+  @doc "The name of a process as a label: its registered one, or its id."
+  @spec name(pid) :: String.t()
+  def name(pid) do
     case Process.info(pid, :registered_name) do
       {:registered_name, name} -> name |> inspect() |> short(60)
       _none -> text(pid)
     end
   end
 
-  # A label has at most 100 bytes, and a name may have characters of several.
-  defp short(name, most) do
+  @doc "A text of at most this many characters, for a label: it has at most 100 bytes."
+  @spec short(String.t(), pos_integer) :: String.t()
+  def short(name, most) do
     text = Text.printable(name, most)
     if byte_size(text) <= @name_bytes, do: text, else: short(name, most - 10)
   end

@@ -7,7 +7,7 @@ defmodule Sconce.Monitor.Vm do
 
   require Logger
 
-  alias Sconce.Monitor.{Events, Files, Folder, Names, Region, Sample, Snapshot}
+  alias Sconce.Monitor.{Events, Files, Folder, Names, Region, Sample, Snapshot, Subjects}
   alias Sconce.Native
 
   @every_ms 1_000
@@ -76,6 +76,7 @@ defmodule Sconce.Monitor.Vm do
     Process.flag(:trap_exit, true)
     :ets.new(@machine, [:named_table, :protected, read_concurrency: true])
     Names.new()
+    Sconce.Store.Handles.new()
     {:ok, nil, {:continue, :share}}
   end
 
@@ -138,8 +139,8 @@ defmodule Sconce.Monitor.Vm do
     {values, sample} = Sample.take(state.sample)
     :ets.insert(@machine, {:machine, values})
     {sessions, sums} = Sample.sessions(state.sessions)
-    # By serving and by session.
-    shown = Map.new(Sample.servings() ++ sessions)
+    # By serving, session, leader, store and bot.
+    shown = Map.new(Sample.servings() ++ sessions ++ Subjects.values())
     region = Region.remove(state.region, names(state.shown) -- names(shown))
     region = Region.write(region, values ++ Enum.concat(Map.values(shown)))
     if state.region.full == nil and region.full, do: full(region.full)

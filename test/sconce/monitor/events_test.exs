@@ -66,6 +66,9 @@ defmodule Sconce.Monitor.EventsTest do
       slot(:gauge, ~S(sconce_serving_waiting{serving="my \"one\" \\ two"}), 4.0),
       slot(:gauge, ~s(sconce_device_power_watts{device="cuda:1"}), 230.0),
       slot(:gauge, ~s(sconce_device_clock_hertz{device="cuda:1"}), nil),
+      slot(:gauge, ~s(sconce_leader_term{leader=":a",leads="b@c"}), 7.0),
+      slot(:gauge, ~s(sconce_store_ram_bytes{store="/a"}), 8.0),
+      slot(:counter, ~s(sconce_bot_late_total{bot="B"}), 9),
       slot(:histogram, "app_times", %Histogram{sum: 30, counts: [{1, 10}, {20, 1}]}),
       slot(:text, "note", "words")
     ])
@@ -74,6 +77,10 @@ defmodule Sconce.Monitor.EventsTest do
     assert metadata == %{serving: ~S(my "one" \ two)}
     assert_receive {:told, [:sconce, :monitor, :device], device, %{device: "cuda:1"}}
     assert device == %{power_watts: 230.0}
+    assert_receive {:told, [:sconce, :monitor, :leader], %{term: 7.0}, leader}
+    assert leader == %{leader: ":a", leads: "b@c"}
+    assert_receive {:told, [:sconce, :monitor, :store], %{ram_bytes: 8.0}, %{store: "/a"}}
+    assert_receive {:told, [:sconce, :monitor, :bot], %{late_total: 9}, %{bot: "B"}}
     assert_receive {:told, [:sconce, :monitor, :app], times, %{name: "app_times"}}
     assert times == %{count: 11, p50: 1.0, p95: 20.0, p99: 20.0, p999: 20.0}
     refute_received {:told, [:sconce, :monitor, :app], _words, _metadata}

@@ -14,7 +14,7 @@ defmodule Sconce.Monitor.Endpoint.Http do
   # Hashes of the page's style and script, SHA-256 in Base64: a browser runs nothing else. A test compares them with the
   # page and prints the new ones after a change.
   @style "sha256-OOO3CsfonmnvKgn1vzJeI4645pc/qSCCusc77Gfniew="
-  @script "sha256-S43WCrH83p7eP3cD3JgV+LxN9maDr1U0/taiXiygRwE="
+  @script "sha256-nlKhy8v4eSThqr3SlPgVI1+lFLJgQwl7fkh+Vhnah6Q="
 
   @policy "default-src 'none'; style-src '#{@style}'; script-src '#{@script}'; connect-src 'self'; " <>
             "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

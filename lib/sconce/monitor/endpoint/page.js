@@ -330,6 +330,39 @@ function sessions() {
     spark(tr.lastChild.firstChild, 'session ' + s.name, rate, true);
   });
 }
+// A table of all subjects with a label. `cells` returns the line below the name, the cells, and the value of the course.
+function subjects(label, columns, cells) {
+  const id = label + 's', list = labelled(label).sort((a, b) => a.name < b.name ? -1 : 1);
+  show($(id), list.length);
+  keyed(body(id), list, s => s.name, () => {
+    const tr = row([''].concat(Array(columns).fill('number'), 'course wide'));
+    tr.firstChild.append(el('div'), el('div', 'soft small'));
+    tr.lastChild.append(sparkline());
+    return tr;
+  }, (tr, s) => {
+    const [below, texts, course] = cells(s, (key, unit) => measure((s[key] || {}).value, unit || ''), key => (s[key] || {}).rate);
+    put(tr.firstChild.firstChild, s.name); put(tr.firstChild.lastChild, below);
+    texts.forEach((text, n) => put(tr.children[n + 1], text));
+    spark(tr.lastChild.firstChild, label + ' ' + s.name, course, true);
+  });
+}
+function leaders() {
+  subjects('leader', 4, (s, value) => ['leads: ' + s.labels.leads,
+    [(s.leading || {}).value ? '● leads' : 'follows', value('term'), value('granted') + ' of ' + value('members'), value('lease_seconds', 's')],
+    (s.lease_seconds || {}).value]);
+}
+function stores() {
+  subjects('store', 7, (s, value, rate) => ['',
+    [number(rate('requests_total')), value('ram_bytes', 'bytes'), value('compressed_bytes', 'bytes'), value('disk_bytes', 'bytes'),
+      value('hit_ratio', 'ratio'), value('prefetch_ratio', 'ratio'), ((s.damaged_total || {}).value > 0 ? '▲ ' : '') + value('damaged_total')],
+    rate('requests_total')]);
+}
+function bots() {
+  subjects('bot', 6, (s, value, rate) => ['',
+    [number(rate('frames_total')), value('frames_total'), (rate('late_total') > 0 ? '▲ ' : '') + value('late_total'), value('neutral_total'),
+      value('latency_p50_seconds', 's'), value('latency_p99_seconds', 's')],
+    rate('frames_total')]);
+}
 function metrics(id, list) {
   keyed(body(id), list, m => m.name, () => {
     const tr = row(['', 'number', 'course wide']);
@@ -372,7 +405,7 @@ function draw() {
   put($('name'), vm.name || 'VM ' + vm.id);
   put($('about'), [vm.host, 'pid ' + vm.pid, vm.command !== vm.name && vm.command, 'up ' + duration(vm.seconds)].filter(Boolean).join(' · '));
   put($('folder'), data.folder);
-  tiles(); runs(); servings(); sessions(); vms();
+  tiles(); runs(); servings(); sessions(); leaders(); stores(); bots(); vms();
   const app = data.metrics.filter(m => m.app);
   show($('app'), app.length);
   metrics('app', app);

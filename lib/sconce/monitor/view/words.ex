@@ -90,7 +90,7 @@ defmodule Sconce.Monitor.View.Words do
     end
   end
 
-  @subjects ~w(session serving device)
+  @subjects ~w(session serving leader store bot device)
 
   # Labels, those of Sconce's own subjects first.
   def labels(slot) do
