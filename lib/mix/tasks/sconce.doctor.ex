@@ -12,6 +12,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     * the native library;
     * each setting with its source (`Sconce.Config`), and settings without effect;
     * settings of this VM, and those known to delay decisions (`Sconce.Serving`);
+    * VMs that run, with their leaders, stores and bots (`Sconce.Monitor`);
     * everything that is missing or wrong, with its remedy.
 
   The task builds nothing, and runs even if what it checks is missing. The exit
@@ -44,7 +45,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
   use Mix.Task
 
   alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Store, Switches, Text}
-  alias Sconce.Doctor.{Production, Run}
+  alias Sconce.Doctor.{Production, Run, Running}
   alias Sconce.{Trainer, Tuner, VM}
   alias Sconce.GPU.Diagnosis
   alias Sconce.Native.Call
@@ -211,7 +212,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
       {"configuration", configuration()},
       {"set without effect", ignored()},
       {"vm", vm(VM.settings())},
-      {"set and known to hurt", harmful(VM.settings())}
+      {"set and known to hurt", harmful(VM.settings())},
+      {"running", Running.rows()}
     ]
   end
 
