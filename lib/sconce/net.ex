@@ -211,7 +211,8 @@ defmodule Sconce.Net do
   never interrupted, to the last bit. Of the options only `:epochs`, `:steps`, `:patience`, `:checkpoint_every` and
   `:on_progress` may change; a schedule that falls to 0 then has the new length. The weights of the given net are not used. A
   missing, damaged or foreign file is an error that names it, and so is an existing file without `resume: true`. A state that
-  cannot be written ends the run with an error that names it. A run with `:checkpoint` computes a digest of the examples at its
+  cannot be written ends the run with an error that names it, also at the end of the run: the state before it stays, and
+  `resume: true` goes on from there when there is room, to the same weights. A run with `:checkpoint` computes a digest of the examples at its
   start.
 
   A number of an example that is not finite and a class that the output does not have are errors. A loss, a gradient or a

@@ -156,6 +156,23 @@ defmodule Sconce.Net.FitTest do
     assert Net.weights(resumed, as: :binaries) == Net.weights(whole, as: :binaries)
   end
 
+  test "a run whose last state cannot be written goes on from the one before" do
+    folder = Path.join(tmp_dir!("last"), "run")
+    File.mkdir!(folder)
+    path = Path.join(folder, "run.safetensors")
+    opts = [epochs: 400, batch_size: 8, learning_rate: 0.01]
+    assert {:ok, whole, _report} = Net.fit(net(), @inputs, @classes, opts)
+    # Only the first and the last state are written, and the folder is away at the end.
+    opts = [checkpoint: path, checkpoint_every: 1_000] ++ opts
+    away = fn _event -> File.rename(folder, folder <> "-away") end
+
+    assert {:error, error} = Net.fit(net(), @inputs, @classes, [on_progress: away] ++ opts)
+    assert error.kind in [:io, :not_found] and Exception.message(error) =~ "run.safetensors"
+    :ok = File.rename(folder <> "-away", folder)
+    assert {:ok, resumed, _report} = Net.fit(net(), @inputs, @classes, [resume: true] ++ opts)
+    assert Net.weights(resumed, as: :binaries) == Net.weights(whole, as: :binaries)
+  end
+
   test "a state that cannot be resumed is an error that names its file" do
     path = Path.join(tmp_dir!("named"), "run.safetensors")
     opts = [epochs: 2, checkpoint: path]
