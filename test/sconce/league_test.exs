@@ -217,6 +217,62 @@ defmodule Sconce.LeagueTest do
       assert_in_delta Enum.sum(hits) / 600, 0.95, 0.03
     end
 
+    test "give intervals of differences of which about 95 in 100 contain the true one" do
+      strengths = [-240.0, -30.0, 60.0, 240.0]
+      names = for i <- 0..3, do: "player #{i}"
+      state = :rand.seed_s(:exsss, 12)
+
+      {hits, _state} =
+        Enum.map_reduce(1..100, state, fn _league, state ->
+          {results, state} = drawn(strengths, names, 20, state)
+          league = rated(results, players: names)
+
+          hits =
+            for {own, a} <- Enum.zip(strengths, names),
+                {its, b} <- Enum.zip(strengths, names),
+                a < b,
+                {:ok, %{low: low, high: high}} = League.difference(league, a, b),
+                low <= own - its and own - its <= high,
+                do: 1
+
+          {length(hits), state}
+        end)
+
+      # 600 intervals of 100 leagues.
+      assert_in_delta Enum.sum(hits) / 600, 0.95, 0.03
+    end
+
+    test "give the difference of two players, with the sign of their order" do
+      league = rated([{"a", "b", {70, 10, 20}}])
+      assert {:ok, there} = League.difference(league, :a, "b")
+      assert {:ok, back} = League.difference(league, "b", "a")
+      [a, b] = league.ratings
+      assert_in_delta there.elo, a.elo - b.elo, 1.0e-9
+      # The mean is in the middle of two players.
+      assert_in_delta there.high - there.elo, 2 * (a.high - a.elo), 1.0e-6
+      assert_in_delta back.low, -there.high, 1.0e-6
+      assert {:ok, %{elo: 0.0, low: low, high: high}} = League.difference(league, "a", "a")
+      assert low == 0 and high == 0
+
+      # Intervals that overlap, of players that differ: most of the uncertainty is that of their common opponent.
+      far = {995, 0, 5}
+      league = rated([{"a", "b", {600, 0, 400}}, {"a", "c", far}, {"b", "c", far}])
+      [a, b, _c] = league.ratings
+      assert a.low < b.high
+      assert {:ok, %{low: low}} = League.difference(league, "a", "b")
+      assert low > 0
+    end
+
+    test "give no difference of players that no results connect" do
+      league = rated([{"a", "b", :win}, {"x", "y", :win}])
+      assert {:error, %Error{kind: :mismatch} = error} = League.difference(league, "a", "x")
+      assert Exception.message(error) =~ ~s(two that results connect, got "a" and "x")
+
+      assert_raise ArgumentError, ~r/unknown player "z"/, fn ->
+        League.difference(league, "a", "z")
+      end
+    end
+
     defp drawn(strengths, names, games, state) do
       players = strengths |> Enum.zip(names) |> Enum.with_index()
       pairs = for {a, i} <- players, {b, j} <- players, i < j, do: {a, b}

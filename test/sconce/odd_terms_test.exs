@@ -521,6 +521,7 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Compat.Melee, :port, [MeleeStates.state(0), 1]},
       {Sconce.Compat.Melee, :recognised?, [MeleeStates.state(0)]},
       {League, :play, [[:idle, :mixer], [env: :duel, games: 2]]},
+      {League, :difference, [context.league, "idle", "mixer"]},
       {League, :groups, [context.league]},
       {League, :ranking, [context.league]},
       {League, :rate, [[{"a", "b", :win}], [label: "x"]]},
