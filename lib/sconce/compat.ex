@@ -103,7 +103,7 @@ defmodule Sconce.Compat do
 
     with {:ok, device} <- Device.resolve(opts[:device]),
          {:ok, {ref, notes}} <- Native.policy_import(path, asked),
-         {:ok, policy} <- Policy.place(ref, device) do
+         {:ok, policy} <- Policy.Placement.place(ref, device) do
       {:ok, policy, notes}
     else
       {:error, error} -> {:error, Origin.mend(error, path)}

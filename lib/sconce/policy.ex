@@ -1,9 +1,6 @@
 defmodule Sconce.Policy do
-  # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
-  alias Sconce.{Compat, Device, Embedding, Error, Native, Options, Pressure, Projection, Session}
-  alias Sconce.Native.Call
-  alias Sconce.Policy.{Head, OnCard, Spec, Tensors, Weights, Widths}
-  alias Sconce.Tensor
+  alias Sconce.{Compat, Device, Error, Native, Options, Pressure, Session}
+  alias Sconce.Policy.{Pass, Placement, Spec, Weights, Widths}
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
   @device Device.option()
@@ -24,57 +21,7 @@ defmodule Sconce.Policy do
       doc: "Whether to store the weights. Without them the file has packed weights only."
     ]
   ]
-  @forward [
-    batch: [type: :pos_integer, default: 1, doc: "Number of games, if the frames are one binary."],
-    labels: [
-      type: :any,
-      default: nil,
-      doc:
-        "`[b, t, num_labels]`, the actions that autoregressive heads condition on: lists of integers or " <>
-          "a binary of 16-bit integers, little-endian. If a head chooses numbers, lists of numbers or a " <>
-          "binary of 32-bit floats."
-    ],
-    queue: [
-      type: :any,
-      default: nil,
-      doc:
-        "`[b, t, queue_depth, num_labels]`, the latest inputs before each frame, newest first, in the form " <>
-          "of `labels`. 65535 means no input (infinity in a binary of floats). `nil` takes the previous " <>
-          "actions of the frames."
-    ],
-    frame_delay: [
-      type: {:or, [:non_neg_integer, nil]},
-      max: 10_000,
-      default: nil,
-      doc:
-        "Frame delay, for the delay id. `nil` is the delay of the training, or 0; a policy that was trained " <>
-          "with several delays needs a number."
-    ],
-    state: [
-      type: :any,
-      default: nil,
-      doc:
-        "State that an earlier call returned, a binary or a tensor; `nil` at the start of games."
-    ],
-    return_sequences: [
-      type: :boolean,
-      default: true,
-      doc: "Whether to return logits of every frame, or only of the last frame of each game."
-    ],
-    taps: [
-      type: {:or, [:boolean, {:list, :any}]},
-      default: false,
-      doc: "Names of the activations to return; `true` for all of them."
-    ],
-    project_out: [
-      type: :any,
-      default: nil,
-      doc:
-        "One or several vectors of `trunk_width` numbers. Their span is removed from the trunk vectors " <>
-          "before the heads read them. Lists of numbers, a binary of 32-bit floats, or an Nx tensor."
-    ],
-    as: Tensors.option()
-  ]
+  @forward Pass.options()
 
   @weights [
     as: [
@@ -157,7 +104,7 @@ defmodule Sconce.Policy do
     with {:ok, device} <- Device.resolve(device),
          :ok <- Widths.warn(spec),
          {:ok, ref} <- spec |> Spec.to_native() |> Native.policy_init(seed),
-         do: place(ref, device)
+         do: Placement.place(ref, device)
   end
 
   @doc """
@@ -186,7 +133,7 @@ defmodule Sconce.Policy do
 
     with {:ok, device} <- Device.resolve(device),
          {:ok, ref} <- Native.policy_load(path) do
-      place(ref, device)
+      Placement.place(ref, device)
     else
       {:error, error} -> {:error, Compat.Origin.mend(error, path)}
     end
@@ -252,34 +199,7 @@ defmodule Sconce.Policy do
   def to(%__MODULE__{} = policy, nil), do: {:ok, policy}
 
   def to(%__MODULE__{device: %Device{}} = policy, choice),
-    do: to(policy, choice, Pressure.new(:serve))
-
-  @doc false
-  # Copies a policy; the table of `pressure` decides about failures. A retry collects garbage first, because a full card may
-  # hold policies that are garbage of this process.
-  def to(%__MODULE__{} = policy, nil, _pressure), do: {:ok, policy}
-
-  def to(%__MODULE__{device: %Device{}} = policy, choice, pressure),
-    do: Pressure.place(pressure, choice, &once(policy, &1))
-
-  defp once(policy, %Device{} = device) do
-    if Device.same?(policy.device, device),
-      do: {:ok, %{policy | device: device}},
-      else: move(policy.ref, device)
-  end
-
-  defp once(policy, choice),
-    do: with({:ok, device} <- Device.resolve(choice), do: once(policy, device))
-
-  @doc false
-  # Initialized, loaded and imported weights are on the CPU first.
-  def place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
-  def place(ref, device), do: Pressure.place(Pressure.new(:serve), device, &move(ref, &1))
-
-  defp move(ref, device) do
-    with {:ok, ref} <- Call.run(&Native.policy_on(ref, &1, to_string(device))),
-         do: wrap(ref, device)
-  end
+    do: Placement.to(policy, choice, Pressure.new(:serve))
 
   @doc """
   Saves a policy as a checkpoint. The file is replaced atomically: it is written under another name, then renamed.
@@ -513,58 +433,7 @@ defmodule Sconce.Policy do
   """
   @spec forward(t, [[term]] | binary | struct, keyword) :: {:ok, output} | {:error, Error.t()}
   def forward(policy, frames, opts \\ []),
-    do: forward_of(policy, frames, :windows, Options.validate!(opts, @forward))
-
-  defp forward_of(policy, frames, kind, options) do
-    sequences? = options[:return_sequences]
-
-    with {:ok, frames, options, form} <- Tensors.read(frames, kind, options, policy),
-         run = &run(policy, {form, sequences?}, &1, {&2, &3, &4}),
-         {:ok, out} <- pass(policy, frames, options, run),
-         do: {:ok, Tensors.write(out, form, sequences?)}
-  end
-
-  defp run(policy, {form, sequences?}, {:card, _tensor} = frames, {{batch, time}, _, _} = pass) do
-    lead = Tensors.lead({batch, time, policy.num_logits}, form.axes, sequences?)
-    OnCard.run(policy, frames, lead, pass)
-  end
-
-  defp run(policy, _form, rows, {shape, given, look}),
-    do: Call.run(&Native.policy_forward(policy.ref, &1, rows, shape, given, look))
-
-  @doc false
-  def forward_options, do: @forward
-
-  @doc false
-  # Computes a pass by `run`, a function of rows, shape, optional inputs, and requested outputs.
-  @spec pass(
-          t,
-          [[term]] | binary | Tensor.t(),
-          keyword,
-          (binary, tuple, tuple, map -> {:ok, tuple} | {:error, Error.t()})
-        ) ::
-          {:ok, output} | {:error, Error.t()}
-  def pass(policy, frames, options, run) do
-    with {:ok, rows, batch, time} <- rows(policy, frames, options[:batch]),
-         {:ok, given} <- given(policy, options, {batch, time}),
-         {:ok, {logits, state, taps}} <- run.(rows, {batch, time}, given, look(options)) do
-      shape =
-        if options[:return_sequences],
-          do: {batch, time, policy.num_logits},
-          else: {batch, policy.num_logits}
-
-      {:ok, %{logits: logits, shape: shape, state: state, taps: taps(taps, options[:taps])}}
-    end
-  end
-
-  defp taps(taps, wanted) do
-    taps =
-      for {name, dims, data} <- taps,
-          into: %{},
-          do: {name, %{data: data, shape: List.to_tuple(dims)}}
-
-    if is_list(wanted), do: Map.new(wanted, &{&1, taps[Spec.text(&1)]}), else: taps
-  end
+    do: Pass.forward(policy, frames, Options.validate!(opts, @forward))
 
   @doc """
   Computes the logits of one more frame of each game, `{b, num_logits}`, from the `state:` of the previous call.
@@ -583,152 +452,18 @@ defmodule Sconce.Policy do
   def step(policy, frames, opts \\ [])
 
   def step(%__MODULE__{} = policy, frames, opts) when length(frames) >= 0,
-    do: step_of(policy, Enum.map(frames, &[&1]), Options.keyword!(opts))
+    do: Pass.step(policy, Enum.map(frames, &[&1]), Options.keyword!(opts))
 
   def step(%__MODULE__{} = policy, frames, opts) when is_binary(frames) do
     rows = div(byte_size(frames), 4 * policy.raw_width)
-    step_of(policy, frames, opts |> Options.keyword!() |> Keyword.put_new(:batch, max(rows, 1)))
+    Pass.step(policy, frames, opts |> Options.keyword!() |> Keyword.put_new(:batch, max(rows, 1)))
   end
 
   def step(%__MODULE__{} = policy, frames, opts) when is_tensor(frames),
-    do: step_of(policy, frames, Options.keyword!(opts))
+    do: Pass.step(policy, frames, Options.keyword!(opts))
 
   def step(%__MODULE__{}, other, _opts),
-    do: {:error, mismatch("a list of frames, a binary or a tensor", shown(other))}
-
-  defp step_of(policy, frames, opts) do
-    # The logits of all frames are requested, so that a second frame of a game can be detected.
-    options = opts |> Keyword.replace(:return_sequences, true) |> Options.validate!(@forward)
-
-    with {:ok, frames, options, form} <- Tensors.read(frames, :frames, options, policy),
-         {:ok, out} <-
-           pass(policy, frames, options, &run(policy, {form, false}, &1, {&2, &3, &4})),
-         {:ok, out} <- last_frame(out),
-         do: {:ok, Tensors.write(out, form, false)}
-  end
-
-  defp last_frame(%{shape: {b, 1, n}} = out), do: {:ok, %{out | shape: {b, n}}}
-  defp last_frame(_out), do: {:error, mismatch("one frame of each game", "more frames")}
-
-  defp rows(%{raw_width: width}, %Tensor{shape: {batch, time, width}, data: rows}, _batch),
-    do: {:ok, rows, batch, time}
-
-  defp rows(policy, %Tensor{shape: {_, _, width}}, _batch) do
-    [expected, got] = for n <- [policy.raw_width, width], do: "rows of #{n} numbers"
-    {:error, mismatch(expected, got)}
-  end
-
-  defp rows(policy, rows, batch) when is_binary(rows) do
-    time = div(byte_size(rows), 4 * policy.raw_width * batch)
-
-    if time > 0 and byte_size(rows) == 4 * policy.raw_width * batch * time,
-      do: {:ok, rows, batch, time},
-      else: {:error, mismatch("[#{batch}, t, #{policy.raw_width}]", "#{byte_size(rows)} bytes")}
-  end
-
-  defp rows(%{spec: %{embedding: embedding}}, [[_ | _] = first | _] = games, _batch) do
-    with time when time != nil <- size(first),
-         games? when games? != nil <- size(games),
-         true <- Enum.all?(games, &(size(&1) == time)),
-         {:ok, rows} <- pack(games, embedding) do
-      {:ok, rows, length(games), time}
-    else
-      {:error, _error} = error -> error
-      _unlike -> {:error, mismatch("games of the same length", "games of different lengths")}
-    end
-  end
-
-  defp rows(_policy, other, _batch),
-    do: {:error, mismatch("lists of frames, a binary or a tensor", shown(other))}
-
-  # The length of a proper list, or nil.
-  defp size(list) when length(list) >= 0, do: length(list)
-  defp size(_other), do: nil
-
-  defp shown(term), do: inspect(term, limit: 5, printable_limit: 80)
-
-  defp pack(games, embedding) do
-    games
-    |> Stream.concat()
-    |> Enum.reduce_while({:ok, []}, fn frame, {:ok, rows} ->
-      case Embedding.pack(embedding, frame) do
-        {:ok, row} -> {:cont, {:ok, [rows | row]}}
-        error -> {:halt, error}
-      end
-    end)
-    |> case do
-      {:ok, rows} -> {:ok, IO.iodata_to_binary(rows)}
-      error -> error
-    end
-  end
-
-  defp given(policy, options, {batch, time}) do
-    type = Head.type(policy.spec.heads)
-    n = policy.num_labels
-
-    with {:ok, labels} <- labels(options[:labels], type, "labels", {batch, time, n}),
-         {:ok, queue} <- labels(options[:queue], type, "queue", queue(policy, batch, time, n)),
-         {:ok, state} <- state(options[:state]),
-         {:ok, project_out} <- Projection.pack(options[:project_out]),
-         do: {:ok, {labels, queue, state, project_out}}
-  end
-
-  defp queue(%{spec: %{embedding: {_kind, options}}}, batch, time, n) when is_list(options),
-    do: {batch, time, options[:queue_depth] || 1, n}
-
-  defp queue(_vector, batch, time, n), do: {batch, time, 1, n}
-
-  defp state(state) when is_nil(state) or is_binary(state), do: {:ok, state}
-
-  defp state(other),
-    do: Options.argument!("option :state", other, "a binary, a tensor or nil")
-
-  defp labels(%Tensor{} = labels, type, what, shape),
-    do: Tensors.labels(labels, type, shape, what)
-
-  defp labels(labels, type, _what, _shape), do: labels(labels, type)
-
-  defp look(options) do
-    %{
-      return_sequences: options[:return_sequences],
-      frame_delay: options[:frame_delay],
-      taps: names(options[:taps])
-    }
-  end
-
-  defp names(taps) when is_list(taps), do: Enum.map(taps, &Spec.text/1)
-  defp names(taps), do: taps
-
-  defp labels(labels, _type) when is_nil(labels) or is_binary(labels), do: {:ok, labels}
-
-  defp labels(labels, type) when is_list(labels) do
-    flat = List.flatten(labels)
-
-    if Enum.all?(flat, &label?(&1, type)),
-      do: {:ok, for(label <- flat, into: <<>>, do: packed(label, type))},
-      else: {:error, mismatch("labels of #{allowed(type)}", shown(labels))}
-  rescue
-    # The list is improper.
-    _error in [FunctionClauseError, ArgumentError] -> {:error, mismatch("labels", shown(labels))}
-  end
-
-  defp labels(other, _type), do: {:error, mismatch("labels", shown(other))}
-
-  defp label?(label, {:u, 16}), do: is_integer(label) and label in 0..65_535
-  defp label?(label, {:f, 32}), do: is_number(label) and abs(label) <= 3.4028234e38
-
-  defp allowed({:u, 16}), do: "0..65535"
-  defp allowed({:f, 32}), do: "32 bits"
-
-  defp packed(label, {:u, 16}), do: <<label::16-little>>
-  # "No input" is packed as infinity, which no Erlang float can be.
-  defp packed(65_535, {:f, 32}), do: <<0, 0, 128, 127>>
-  defp packed(label, {:f, 32}), do: <<label::float-32-little>>
-
-  defp mismatch(expected, got) do
-    details = %{what: "frames", expected: expected, got: got}
-    %Error{kind: :mismatch, op: :forward, details: details}
-  end
+    do: {:error, Pass.mismatch("a list of frames, a binary or a tensor", Pass.shown(other))}
 
   @doc false
   # The policy of a native handle whose weights are on this device.

@@ -87,7 +87,7 @@ defmodule Sconce.Serving.Catalogue do
   ]
 
   # `Sconce.Serving.forward` takes the state as a separate argument.
-  @forward Keyword.delete(Policy.forward_options(), :state) ++ @deadline
+  @forward Keyword.delete(Policy.Pass.options(), :state) ++ @deadline
 
   @schemas %{start: @start, deadline: @deadline, forward: @forward}
 

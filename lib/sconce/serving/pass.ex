@@ -15,7 +15,7 @@ defmodule Sconce.Serving.Pass do
   @spec run(Serving.t(), {term, keyword}, non_neg_integer | nil, integer, reference | nil) ::
           {:ok, Policy.output()} | {:error, Error.t()}
   def run(%{ref: ref, policy: policy, gate: gate}, {frames, options}, deadline_ms, start, watch) do
-    Policy.pass(policy, frames, options, fn rows, shape, given, look ->
+    Policy.Pass.pass(policy, frames, options, fn rows, shape, given, look ->
       Gate.pass(gate, :forward, fn ->
         how = {look, Deadline.left(deadline_ms, start)}
         wait(deadline_ms, start, watch, &submit(ref, &1, rows, shape, given, how))

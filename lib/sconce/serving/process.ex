@@ -17,7 +17,8 @@ defmodule Sconce.Serving.Process do
   def init(options) do
     sender = Sender.start_link()
 
-    with {:ok, policy} <- Policy.to(options[:policy], options[:device], options[:pressure]),
+    with {:ok, policy} <-
+           Policy.Placement.to(options[:policy], options[:device], options[:pressure]),
          {:ok, weights} <- Formats.fastest(policy, options[:weights], options[:tuner]),
          fixed = [policy: policy, device: policy.device, weights: weights],
          options = Keyword.merge(options, fixed),
