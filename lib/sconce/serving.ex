@@ -177,7 +177,7 @@ defmodule Sconce.Serving do
   @doc false
   # Opens the native session, owned by this process.
   def begin(%{ref: ref, policy: policy}, wanted),
-    do: Session.begin(policy.spec, &Native.serving_open(ref, &1, &2, &3), wanted)
+    do: Session.Opening.begin(policy.spec, &Native.serving_open(ref, &1, &2, &3), wanted)
 
   defp begin_there(node, there, wanted) do
     with {:ok, pid, spec, info} <- Peer.call(node, :open, :open_for, [there, self(), wanted]),

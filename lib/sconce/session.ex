@@ -1,9 +1,8 @@
 defmodule Sconce.Session do
-  # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
-  alias Sconce.{Action, Device, Error, Native, Options, Policy, Projection}
+  alias Sconce.{Action, Device, Error, Native, Options, Policy}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
-  alias Sconce.Session.{Catalogue, Decision, Formats, Remote}
+  alias Sconce.Session.{Catalogue, Decision, Formats, Opening, Remote}
 
   import Sconce.Tensor, only: [is_tensor: 1]
 
@@ -129,14 +128,14 @@ defmodule Sconce.Session do
          {:ok, weights} <- Formats.fastest(policy, options[:weights], options[:tuner]) do
       native = &Native.session_open(policy.ref, &1, &2, &3)
       options = Keyword.merge(options, device: policy.device, weights: weights)
-      open_by(options, &begin(policy.spec, native, &1))
+      Opening.open(options, &Opening.begin(policy.spec, native, &1))
     end
   end
 
   def open(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc false
-  # Opens a session of a serving, for `Sconce.Serving.open/2`. `open` takes the same request as `begin/3` and returns
+  # Opens a session of a serving, for `Sconce.Serving.open/2`. `open` takes the same request as `Opening.begin/3` and returns
   # the same answer.
   def open_served(opts, open) do
     Options.keyword!(opts)
@@ -149,56 +148,7 @@ defmodule Sconce.Session do
     options =
       [weights: :stored, lane: :auto] ++ Options.validate!(opts, Catalogue.schema(:served))
 
-    with {:ok, session} <- open_by(options, open), do: {:ok, %{session | lane: :serving}}
-  end
-
-  defp open_by(options, open) do
-    with {:ok, project_out} <- Projection.pack(options[:project_out]),
-         {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
-      {:ok, new(ref, local(ref, spec), options, info)}
-    else
-      {:error, error} -> {:error, mended(error)}
-    end
-  end
-
-  defp mended(%Error{kind: :mismatch, details: %{expected: ":window"} = details} = error),
-    do: %{error | details: Map.put(details, :mend, "mode: :window")}
-
-  defp mended(error), do: error
-
-  # The names of heads arrive from another node as text.
-  defp local(%Remote{}, spec), do: Spec.new(spec)
-  defp local(_ref, spec), do: spec
-
-  @doc false
-  # Opens the native session by `open`, owned by this process.
-  def begin(spec, open, {options, project_out, snapshot}) do
-    with {:ok, session} <- Call.run(&open.(&1, options, project_out)),
-         :ok <- resume(session, snapshot),
-         {:ok, info} <- Native.session_info(session),
-         do: {:ok, session, spec, info}
-  end
-
-  defp resume(_session, nil), do: :ok
-
-  defp resume(session, snapshot) do
-    with {:error, _error} = refused <- native(session, :restore, [snapshot]) do
-      Native.session_close(session)
-      refused
-    end
-  end
-
-  defp to_native(options) do
-    %{
-      mode: options[:mode],
-      window_size: options[:window_size],
-      sampling: options |> Keyword.take(Keyword.keys(Catalogue.schema(:sampling))) |> Map.new(),
-      seed: options[:seed] || :rand.uniform(2 ** 53) - 1,
-      frame_delay: options[:frame_delay],
-      weights: format(options[:weights]),
-      rollback: options[:rollback],
-      lane: if(options[:lane] != :auto, do: options[:lane])
-    }
+    with {:ok, session} <- Opening.open(options, open), do: {:ok, %{session | lane: :serving}}
   end
 
   @doc false
@@ -207,23 +157,6 @@ defmodule Sconce.Session do
   def format(:int8), do: {:int8, @int8_bound}
   def format(:int4), do: {:int4, @int4_bound}
   def format(weights), do: weights
-
-  defp new(ref, spec, options, info) do
-    %__MODULE__{
-      ref: ref,
-      spec: spec,
-      controller?: Spec.controller?(spec),
-      logits: options[:logits],
-      mode: options[:mode],
-      path: path(info.path),
-      weights: kept(info.weights),
-      # The lane of most decisions: the lane of windows only if every decision computes a window.
-      lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
-      step_us: info.cost.step_us,
-      window_us: info.cost.window_us,
-      device: options[:device]
-    }
-  end
 
   @doc """
   Decides for one frame and remembers it.
@@ -476,14 +409,16 @@ defmodule Sconce.Session do
       {cost, info} = Map.pop!(info, :cost)
       lanes = lanes(session, info)
       matrices = Enum.map(info.matrices, &%{&1 | weights: kept(&1.weights)})
-      packed = %{path: path(info.path), weights: kept(info.weights), matrices: matrices}
+      packed = %{path: Opening.path(info.path), weights: kept(info.weights), matrices: matrices}
       ways = Map.merge(lanes, packed)
       {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
   end
 
   defp lanes(%{lane: :serving}, _info), do: %{lane: :serving, window_lane: :serving}
-  defp lanes(_own, info), do: %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
+
+  defp lanes(_own, info),
+    do: %{lane: Opening.lane(info.lane), window_lane: Opening.lane(info.window_lane)}
 
   @doc false
   # Makes the native part of a call here, or asks the process that owns the session on another node, which then calls
@@ -503,9 +438,6 @@ defmodule Sconce.Session do
   def native(ref, :transfer, [pid]), do: Native.session_transfer(ref, pid)
   def native(ref, :close, []), do: Native.session_close(ref)
 
-  defp path("packed"), do: :packed
-  defp path("core"), do: :core
-
   @doc false
   # The format of this native name.
   @spec kept(String.t()) :: kept
@@ -514,9 +446,6 @@ defmodule Sconce.Session do
   def kept("bf16"), do: :bf16
   def kept("int8"), do: :int8
   def kept("int4"), do: :int4
-
-  defp lane("inline"), do: :inline
-  defp lane("worker"), do: :worker
 
   defimpl Inspect do
     def inspect(session, _opts) do

@@ -18,7 +18,7 @@ defmodule Sconce.Session.Proxy do
   @supervisor Sconce.Session.Proxies
   @ops [:act, :reset, :rollback, :snapshot, :restore, :info, :transfer, :close]
 
-  @doc "Opens a session for `owner`, as `Sconce.Session.begin/3` does, over a serving of this node."
+  @doc "Opens a session for `owner`, as `Sconce.Session.Opening.begin/3` does, over a serving of this node."
   @spec open(pid, Serving.t(), tuple) :: {:ok, pid, Spec.t(), map} | {:error, Error.t()}
   def open(owner, serving, wanted) do
     {:ok, pid} = DynamicSupervisor.start_child(@supervisor, {__MODULE__, owner})
