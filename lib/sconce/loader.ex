@@ -12,6 +12,13 @@ defmodule Sconce.Loader do
                             dual_port mirror noise noise_scale previous_dropout frame_delay frame_delay_max
                             neutral_weight transition_weight prefetch loader_threads loader_deadline_ms)a
             )
+            |> Keyword.update!(:prefetch, fn row ->
+              doc =
+                row[:doc] <>
+                  " With `:auto` the number follows the waits of the stream, see below."
+
+              Keyword.merge(row, type: {:or, [:non_neg_integer, :auto]}, doc: doc)
+            end)
 
   @stream [
             batch_size: [
@@ -74,6 +81,8 @@ defmodule Sconce.Loader do
             ]
           ] ++ @sampling
 
+  @most_prefetch 4_096
+
   @moduledoc """
   Batches of a corpus, for apps that train without `Sconce.Trainer`. For `Axon.Loop` see `Sconce.Nx.batches/2`.
 
@@ -120,7 +129,14 @@ defmodule Sconce.Loader do
   `seconds` from the start to the last batch, and `data_wait_seconds`, the part of them spent waiting for a batch;
   `room_wait_seconds` and `making_seconds`, in which the threads waited for a free slot or made batches;
   `rows_per_second` and `bytes_per_second`; `prefetch` and `threads` in use (`:max_bytes` may lower `prefetch`). The
-  report of `Sconce.Trainer` has the same keys in `loader`.
+  report of `Sconce.Trainer` has the same keys in `loader`. `stream` is a reference to the running stream, for `prefetch/2`.
+
+  ## The number of prefetched batches
+
+  `prefetch/2` changes it while a stream runs. With `prefetch: :auto` it follows the stream itself, from 1 to 16: it begins
+  at 2, or at the number of threads, and looks at each 8 batches. It grows by one if the stream waited for two of them,
+  and falls by three tenths if a batch lay unused after each of the last 64 and memory is short, that is, holds fewer than
+  two further sets of these batches. It rests for 8 batches after a move. Batches and their order do not depend on it.
 
   ## Ends
 
@@ -203,6 +219,35 @@ defmodule Sconce.Loader do
          do: Call.in_background(&Native.loader_info(handle, &1, options))
   end
 
+  @doc """
+  Changes how many batches a running stream prefetches, and returns the number, which `:max_bytes` may have lowered.
+
+  The stream is given by one of its batches. Batches that are ready stay; the number of threads does not change. A number of
+  0 or above 4,096 raises `ArgumentError`. The error is of kind `:not_found` for a stream that has ended, `:mismatch` for
+  one with `prefetch: 0`, and `:out_of_memory` if the batches do not fit.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-prefetch-" <> System.pid())
+      iex> game = {List.duplicate(0.5, 50), List.duplicate(1, 50)}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [game], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> stream = Sconce.Loader.stream(corpus, batch_size: 1, window_size: 10, stride: 10, as: :binaries)
+      iex> for batch <- stream do
+      ...>   if batch.step == 0, do: {:ok, 5} = Sconce.Loader.prefetch(batch, 5)
+      ...>   batch.flow.prefetch
+      ...> end
+      [2, 5, 5, 5]
+      iex> File.rm_rf!(dir) != []
+      true
+  """
+  @spec prefetch(batch, pos_integer) :: {:ok, pos_integer} | {:error, Error.t()}
+  def prefetch(%{flow: %{stream: stream}}, depth)
+      when is_reference(stream) and depth in 1..@most_prefetch,
+      do: Native.loader_prefetch(stream, depth)
+
+  def prefetch(%{flow: %{stream: stream}}, depth) when is_reference(stream),
+    do: Options.argument!("depth", depth, "1 to #{@most_prefetch} batches")
+
+  def prefetch(batch, _depth), do: Options.argument!("batch", batch, "a batch of a stream")
+
   defp validate!(opts) do
     opts = Options.validate!(opts, @stream)
     Meant.check!(opts, @stream)
@@ -239,15 +284,20 @@ defmodule Sconce.Loader do
     |> Map.merge(%{
       filter: Map.take(options, Filters.names()),
       sampler: Map.put(sampler, :window, options.window_size),
-      loader: %{
-        prefetch: options.prefetch,
-        threads: options.loader_threads,
-        deadline_ms: options.loader_deadline_ms,
-        max_bytes: options.max_bytes
-      },
+      loader:
+        Map.merge(depth(options), %{
+          threads: options.loader_threads,
+          deadline_ms: options.loader_deadline_ms,
+          max_bytes: options.max_bytes
+        }),
       embedding: embedding(options.embedding)
     })
   end
+
+  defp depth(%{prefetch: :auto, loader_threads: threads}),
+    do: %{prefetch: max(threads, 2), auto: true}
+
+  defp depth(%{prefetch: depth}), do: %{prefetch: depth, auto: false}
 
   defp embedding(nil), do: nil
   defp embedding(given), do: Spec.to_native(Spec.new(embedding: given)).embedding
@@ -274,7 +324,7 @@ defmodule Sconce.Loader do
     case Call.run(&Native.loader_next(loader, &1)) do
       {:ok, {step, shape, words?, numbers, flow}} ->
         label = if words?, do: {{:u, 16}, 2}, else: {{:f, 32}, 4}
-        batch(step, shape, label, numbers, flow, tensor)
+        batch(step, shape, label, numbers, Map.put(flow, :stream, loader), tensor)
 
       {:error, error} ->
         raise error

@@ -87,6 +87,7 @@ defmodule Sconce.Native do
   def loader_open(_corpus, _reference, _options), do: unavailable(:stream)
   def loader_info(_corpus, _reference, _options), do: unavailable(:stream)
   def loader_next(_loader, _reference), do: unavailable(:stream)
+  def loader_prefetch(_loader, _depth), do: unavailable(:prefetch)
   def loader_close(_loader), do: unavailable(:stream)
 
   # Embedding

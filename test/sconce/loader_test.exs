@@ -120,6 +120,54 @@ defmodule Sconce.LoaderTest do
       assert ended?()
     end
 
+    test "prefetches more or fewer batches while it runs, and yields the same ones", %{
+      corpus: corpus
+    } do
+      opts = [epochs: 3, noise: 0.5, loader_threads: 2] ++ @small
+      expected = for b <- Loader.stream(corpus, opts), do: Map.delete(b, :flow)
+
+      changed =
+        for b <- Loader.stream(corpus, opts) do
+          depth = rem(b.step, 5) + 1
+          assert {:ok, ^depth} = Loader.prefetch(b, depth)
+          {depth, b}
+        end
+
+      assert Enum.map(changed, &Map.delete(elem(&1, 1), :flow)) == expected
+      # The next batch has the number that was set beside the one before it.
+      for [{depth, _batch}, {_depth, batch}] <- Enum.chunk_every(changed, 2, 1, :discard),
+          do: assert(batch.flow.prefetch == depth)
+
+      followed = Enum.to_list(Loader.stream(corpus, [prefetch: :auto] ++ opts))
+      assert Enum.map(followed, &Map.delete(&1, :flow)) == expected
+      assert hd(followed).flow.prefetch == 2
+      assert Enum.all?(followed, &(&1.flow.prefetch in 1..16))
+      tight = [max_bytes: 1, prefetch: 3] ++ opts
+
+      assert [{:ok, 1}] =
+               corpus
+               |> Loader.stream(tight)
+               |> Stream.map(&Loader.prefetch(&1, 9))
+               |> Enum.take(1)
+
+      assert ended?()
+    end
+
+    test "that has ended or makes batches on request has no number to change", %{corpus: corpus} do
+      [batch] = corpus |> Loader.stream(@small) |> Enum.take(1)
+      assert {:error, %Error{kind: :not_found, op: :prefetch}} = Loader.prefetch(batch, 2)
+      none = Loader.stream(corpus, [prefetch: 0] ++ @small)
+
+      for batch <- Stream.take(none, 1),
+          do: assert({:error, %Error{kind: :mismatch}} = Loader.prefetch(batch, 2))
+
+      for depth <- [0, 4097, :auto],
+          do: assert_raise(ArgumentError, ~r/^depth: /, fn -> Loader.prefetch(batch, depth) end)
+
+      assert_raise ArgumentError, ~r/^batch: /, fn -> Loader.prefetch(%{}, 2) end
+      assert ended?()
+    end
+
     test "that is halted, or raises, ends its threads", %{corpus: corpus} do
       stream = Loader.stream(corpus, [epochs: :infinity] ++ @small)
       assert [_, _] = Enum.take(stream, 2)

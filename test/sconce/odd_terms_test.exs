@@ -396,6 +396,7 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Game, :new!, [[name: :g, fields: [x: :number], input: [go: {:choice, 2}]]]},
       {Sconce.Game, :of!, [@game]},
       {Sconce.Loader, :info, [corpus, [window_size: 4]]},
+      {Sconce.Loader, :prefetch, [%{flow: %{stream: make_ref()}}, 2]},
       {Sconce.Loader, :stream, [corpus, [window_size: 4, as: :binaries]]},
       {Leader, :await, [context.leader, 10]},
       {Leader, :leader, [context.leader]},

@@ -42,7 +42,7 @@ pub use filter::{Filter, LeftOut};
 pub use game::{GameInfo, OtherIds};
 pub use import::{ImportOptions, ImportReport, Progress, Skipped, import, import_tables};
 pub use journal::Interrupted;
-pub use loader::{Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
+pub use loader::{Ahead, Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
 pub use melee::fields;
 pub use mixture::{Mixture, Share};
 pub use permutation::Permutation;

@@ -2,11 +2,17 @@
 //!
 //! 1. Thread i of n makes the batches i, i + n, i + 2n, ... into its own channel. The channels are read in
 //!    turn, so the batches and their order do not depend on n.
-//! 2. At most `prefetch` batches are ready or being made, not counting the batch that the caller took last.
+//! 2. At most `prefetch` batches are ready or being made, not counting the batch that the caller took last. A thread waits
+//!    before a batch that is too far ahead ([`Ahead`]), so the depth may change while the loader runs. Batches and their
+//!    order do not depend on it.
 //! 3. If making a batch fails or panics, the thread sends the error instead of the batch, and ends. A batch
 //!    that misses the deadline is an error that names the source.
 //! 4. Dropping a loader stops its threads, each after its current batch. The drop does not wait for them,
 //!    because a thread that hangs in a read would block it.
+
+mod ahead;
+mod draws;
+mod follow;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,97 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+pub use ahead::Ahead;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+pub use draws::{Draw, Drawn, Draws};
+use follow::Follow;
 use sconce_tensor::metrics::METRICS;
 use sconce_tensor::pool::Class;
 use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
-
-use crate::batch::Batch;
-use crate::mixture::Mixture;
-use crate::tracks::{Track, Tracks};
-
-/// The result of a step: a batch and, for tracks, the part of a view in each row.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Drawn {
-    /// The batch of the step.
-    pub batch: Batch,
-    /// One entry per row for [`Draws::Tracks`], otherwise empty.
-    pub tracks: Vec<Track>,
-}
-
-/// A deterministic source that makes the batch of any step.
-pub trait Draw: Clone + Send + 'static {
-    /// Makes the batch of `step`. The same step always gives the same batch.
-    fn draw(&mut self, step: u64) -> Result<Drawn>;
-
-    /// Bytes of one batch.
-    fn bytes(&self) -> u64;
-
-    /// Advances towards a step by a bounded amount of work. Returns whether the batch of that step can be made
-    /// now.
-    fn approach(&mut self, _step: u64) -> bool {
-        true
-    }
-}
-
-/// Draws windows from one or several corpora, or tracks. The first `burn_in` frames of each window or game
-/// have weight 0.
-#[derive(Debug, Clone)]
-pub enum Draws {
-    /// Windows drawn at random.
-    Windows {
-        /// The corpora and their shares.
-        sampler: Mixture,
-        /// Windows in a batch.
-        batch_size: usize,
-        /// Frames of weight 0 at the start of each window.
-        burn_in: usize,
-    },
-    /// Games walked in order.
-    Tracks {
-        /// One track per row of the batch.
-        tracks: Box<Tracks>,
-        /// Frames of weight 0 at the start of each game.
-        burn_in: usize,
-    },
-}
-
-impl Draw for Draws {
-    fn draw(&mut self, step: u64) -> Result<Drawn> {
-        match self {
-            Draws::Windows { sampler, batch_size, burn_in } => {
-                let mut batch = sampler.batch(step, *batch_size)?;
-                let window = batch.frames.time.max(1);
-                for window in batch.weights.chunks_exact_mut(window) {
-                    window.iter_mut().take(*burn_in).for_each(|weight| *weight = 0.0);
-                }
-                Ok(Drawn { batch, tracks: vec![] })
-            }
-            Draws::Tracks { tracks, burn_in } => {
-                let (batch, tracks) = tracks.batch(step, *burn_in)?;
-                Ok(Drawn { batch, tracks })
-            }
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        match self {
-            Draws::Windows { sampler, batch_size, .. } => {
-                sampler.reader().bytes(*batch_size, sampler.options().window)
-            }
-            Draws::Tracks { tracks, .. } => tracks.bytes(),
-        }
-    }
-
-    fn approach(&mut self, step: u64) -> bool {
-        match self {
-            Draws::Windows { .. } => true,
-            Draws::Tracks { tracks, .. } => tracks.approach(step),
-        }
-    }
-}
 
 /// Options of a loader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,6 +37,8 @@ pub struct LoaderOptions {
     /// Maximum batches that are ready or being made. With 0, each batch is made on demand by the thread pool,
     /// and the other options have no effect.
     pub prefetch: usize,
+    /// Whether the depth begins at `prefetch` and follows the caller's waits, from 1 to 16 batches.
+    pub auto: bool,
     /// Maximum bytes of the prefetched batches. One batch is prefetched even if it is larger.
     pub max_bytes: u64,
     /// Background threads, at most one per prefetched batch.
@@ -123,7 +49,13 @@ pub struct LoaderOptions {
 
 impl Default for LoaderOptions {
     fn default() -> Self {
-        LoaderOptions { prefetch: 2, max_bytes: 1 << 30, threads: 1, deadline_ms: 60_000 }
+        LoaderOptions {
+            prefetch: 2,
+            auto: false,
+            max_bytes: 1 << 30,
+            threads: 1,
+            deadline_ms: 60_000,
+        }
     }
 }
 
@@ -137,8 +69,16 @@ impl LoaderOptions {
 
     /// Returns the number of batches to prefetch if each has `bytes` bytes.
     pub fn depth(&self, bytes: u64) -> usize {
-        let fit = usize::try_from(self.max_bytes / bytes.max(1)).unwrap_or(usize::MAX);
-        self.prefetch.min(fit.max(1))
+        let prefetch = match self.auto {
+            true => self.prefetch.clamp(follow::LEAST, follow::MOST),
+            false => self.prefetch,
+        };
+        prefetch.min(self.most(bytes))
+    }
+
+    /// The most batches that `max_bytes` allows.
+    fn most(&self, bytes: u64) -> usize {
+        usize::try_from(self.max_bytes / bytes.max(1)).unwrap_or(usize::MAX).max(1)
     }
 }
 
@@ -225,7 +165,8 @@ enum Maker<D> {
     Caller(Option<D>),
     Threads {
         turns: Vec<Receiver<Made>>,
-        depth: usize,
+        ahead: Arc<Ahead>,
+        follow: Option<Follow>,
     },
 }
 
@@ -249,16 +190,20 @@ impl<D: Draw> Loader<D> {
             0 => Maker::Caller(Some(draw)),
             depth => {
                 let threads = options.threads.min(depth);
+                let most = options.most(draw.bytes());
+                let ahead = Arc::new(Ahead::new(&name, depth, most, first, draw.bytes()));
                 let turn = |i: usize| {
-                    // The thread makes one batch beyond those in its channel, hence minus 1.
-                    let room = (depth - i).div_ceil(threads) - 1;
-                    let (sender, receiver) = bounded(room);
+                    let (sender, receiver) = unbounded();
                     let steps = (first + i as u64, threads as u64);
                     let (name, draw, spent) = (name.clone(), draw.clone(), spent.clone());
-                    Producer { name, draw, steps, spent, sender }.spawn(i)?;
+                    let ahead = ahead.clone();
+                    Producer { name, draw, steps, ahead, spent, sender }.spawn(i)?;
                     Ok(receiver)
                 };
-                Maker::Threads { turns: (0..threads).map(turn).collect::<Result<_>>()?, depth }
+                let turns: Result<_> = (0..threads).map(turn).collect();
+                // Threads that have started end if another one cannot start.
+                let turns = turns.inspect_err(|_| ahead.end())?;
+                Maker::Threads { turns, ahead, follow: options.auto.then(Follow::default) }
             }
         };
         Ok(Loader {
@@ -298,13 +243,36 @@ impl<D: Draw> Loader<D> {
         self.taken = self.started.elapsed();
         self.step = step + 1;
         self.batches += 1;
+        self.follow(waited);
         self.rows += drawn.batch.weights.len() as u64;
         self.bytes += drawn.batch.bytes();
         Ok(drawn)
     }
 
+    /// Moves the depth after a call that waited for this time, if the depth follows waits.
+    fn follow(&mut self, waited: Duration) {
+        let ready = self.spent.made.load(Ordering::Relaxed).saturating_sub(self.batches);
+        let Maker::Threads { ahead, follow: Some(follow), .. } = &mut self.maker else { return };
+        let depth = ahead.depth();
+        // Memory is short if it would not hold these batches twice again.
+        let bytes = ahead.bytes().saturating_mul(2 * depth as u64);
+        let next = follow.observe(depth, waited, ready, || !memory::fits(bytes));
+        if next != depth {
+            // Without memory for more, the depth stays.
+            drop(ahead.set(next));
+        }
+    }
+
+    /// The depth of the threads, which may be changed from elsewhere; `None` without prefetch.
+    pub fn ahead(&self) -> Option<Arc<Ahead>> {
+        match &self.maker {
+            Maker::Caller(_) => None,
+            Maker::Threads { ahead, .. } => Some(ahead.clone()),
+        }
+    }
+
     fn take(&mut self, asked: Instant, cancel: &AtomicBool) -> Result<Made> {
-        let turns = match &mut self.maker {
+        let (turns, ahead) = match &mut self.maker {
             Maker::Caller(whole) => {
                 let Some(mut draw) = whole.take() else { return Err(self.ended()) };
                 let drawn = make(self.step, &self.name, &mut draw, &self.spent, cancel);
@@ -314,7 +282,7 @@ impl<D: Draw> Loader<D> {
                 }
                 return Ok((self.step, drawn));
             }
-            Maker::Threads { turns, .. } => turns,
+            Maker::Threads { turns, ahead, .. } => (turns, ahead),
         };
         let turn = ((self.step - self.first) % turns.len().max(1) as u64) as usize;
         let Some(turn) = turns.get(turn) else { return Err(self.ended()) };
@@ -322,7 +290,10 @@ impl<D: Draw> Loader<D> {
         loop {
             let left = deadline.saturating_sub(asked.elapsed());
             match turn.recv_timeout(left.min(LOOK)) {
-                Ok(made) => return Ok(made),
+                Ok(made) => {
+                    ahead.took(made.0 + 1);
+                    return Ok(made);
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
                 Err(RecvTimeoutError::Timeout) if cancel.load(Ordering::Relaxed) => {
                     return Err(Error::Cancelled);
@@ -351,7 +322,7 @@ impl<D: Draw> Loader<D> {
         let spent = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / 1e9;
         let (prefetch, threads) = match &self.maker {
             Maker::Caller(_) => (0, 0),
-            Maker::Threads { turns, depth } => (*depth, turns.len()),
+            Maker::Threads { turns, ahead, .. } => (ahead.depth(), turns.len()),
         };
         Flow {
             batches: self.batches,
@@ -374,6 +345,9 @@ impl<D: Draw> Loader<D> {
 impl<D: Draw> Drop for Loader<D> {
     fn drop(&mut self) {
         self.spent.gone.store(true, Ordering::Relaxed);
+        if let Maker::Threads { ahead, .. } = &self.maker {
+            ahead.end();
+        }
     }
 }
 
@@ -382,6 +356,7 @@ struct Producer<D> {
     name: String,
     draw: D,
     steps: (u64, u64),
+    ahead: Arc<Ahead>,
     spent: Arc<Spent>,
     sender: Sender<Made>,
 }
@@ -406,12 +381,15 @@ impl<D: Draw> Producer<D> {
     fn work(mut self) {
         let (first, stride) = self.steps;
         for step in (first..).step_by(usize::try_from(stride).unwrap_or(1).max(1)) {
+            let waits = Instant::now();
+            let goes_on = self.ahead.wait(step);
+            count(&self.spent.room, waits);
+            if !goes_on {
+                return;
+            }
             let drawn = make(step, &self.name, &mut self.draw, &self.spent, &self.spent.gone);
             let failed = drawn.is_err();
-            let waits = Instant::now();
-            let gone = self.sender.send((step, drawn)).is_err();
-            count(&self.spent.room, waits);
-            if gone || failed {
+            if self.sender.send((step, drawn)).is_err() || failed {
                 return;
             }
         }

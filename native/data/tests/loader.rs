@@ -160,6 +160,82 @@ fn prefetched_batches_never_exceed_their_bound() {
     assert!(no_threads());
 }
 
+/// Waits until `made` batches were made, and a little longer, in which no other must follow.
+fn stays_at(gate: &Gate, made: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while gate.made() < made && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(2));
+    assert_eq!(gate.made(), made);
+}
+
+#[test]
+fn the_depth_changes_while_the_loader_runs_and_the_batches_do_not() {
+    let _alone = alone();
+    let gate = Gate::default();
+    gate.open(u64::MAX);
+    let options = LoaderOptions { max_bytes: 900, ..threads(2, 2) };
+    let mut loader = Loader::start("gate", gate.clone(), &options, 0).unwrap();
+    let ahead = loader.ahead().unwrap();
+    stays_at(&gate, 2);
+    assert_eq!((ahead.set(5).unwrap(), ahead.depth()), (5, 5));
+    stays_at(&gate, 5);
+    // The byte limit of the loader holds.
+    assert_eq!(ahead.set(50).unwrap(), 9);
+    stays_at(&gate, 9);
+    assert_eq!(ahead.set(1).unwrap(), 1);
+    for step in 0..8 {
+        assert_eq!(loader.next(&GO).unwrap().batch.weights, [step as f32]);
+        stays_at(&gate, 9);
+    }
+    for step in 8..12 {
+        assert_eq!(loader.next(&GO).unwrap().batch.weights, [step as f32]);
+        stays_at(&gate, step + 2);
+    }
+    assert_eq!(loader.flow().prefetch, 1);
+    for wrong in [0, 4097] {
+        let error = ahead.set(wrong).unwrap_err().to_string();
+        assert!(error.starts_with("prefetch: "), "{error}");
+    }
+    drop(loader);
+    assert!(no_threads());
+    let own = Loader::start("gate", gate, &threads(0, 1), 0).unwrap();
+    assert!(own.ahead().is_none());
+}
+
+#[test]
+fn an_automatic_depth_grows_while_the_caller_waits_and_the_batches_stay_the_same() {
+    let _alone = alone();
+    let gate = Gate::default();
+    let options = LoaderOptions { auto: true, ..threads(2, 1) };
+    let mut loader = Loader::start("gate", gate.clone(), &options, 0).unwrap();
+    let mut depths = vec![];
+    std::thread::scope(|scope| {
+        // Each batch may be made only after its caller has begun to wait.
+        let (ask, asked) = std::sync::mpsc::channel::<u64>();
+        scope.spawn(move || {
+            for step in asked {
+                std::thread::sleep(Duration::from_millis(2));
+                gate.open(step + 1);
+            }
+        });
+        for step in 0..24 {
+            ask.send(step).unwrap();
+            assert_eq!(loader.next(&GO).unwrap().batch.weights, [step as f32]);
+            depths.push(loader.flow().prefetch);
+        }
+    });
+    // Windows of 8 calls; the depth rests for one of them after a move.
+    assert_eq!((depths[0], depths[7], depths[15], depths[23]), (2, 3, 3, 4));
+    drop(loader);
+    assert!(no_threads());
+    let one = LoaderOptions { auto: true, ..threads(0, 1) };
+    assert_eq!((one.depth(1), one.depth(1 << 40)), (1, 1));
+    let many = LoaderOptions { auto: true, ..threads(100, 1) };
+    assert_eq!(many.depth(1), 16);
+}
+
 #[test]
 fn a_stalled_source_is_named_and_its_batch_arrives_later() {
     let _alone = alone();

@@ -7,7 +7,7 @@ use std::thread;
 
 use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
 use sconce_data::{
-    Batch, Corpus, Draws, Filter, Flow, LeftOut, Loader, LoaderOptions, Reader, Sampler,
+    Ahead, Batch, Corpus, Draws, Filter, Flow, LeftOut, Loader, LoaderOptions, Reader, Sampler,
     SamplerOptions,
 };
 use sconce_nn::spec::Embedding;
@@ -16,7 +16,7 @@ use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::border::{
-    Answer, Data, Handle, Handled, REPLIES, Reply, decode, guard, labels_to, perform,
+    Answer, Data, Handle, Handled, REPLIES, Reply, call, decode, guard, labels_to, perform,
 };
 use crate::corpus::CorpusHandle;
 
@@ -33,6 +33,8 @@ pub(crate) struct LoaderHandle {
     /// Whether a request is in flight.
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
+    /// The depth of the loader; `None` without prefetch.
+    ahead: Option<Arc<Ahead>>,
 }
 
 #[rustler::resource_impl]
@@ -222,6 +224,7 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
         requests: Mutex::new(Some(sender)),
         asked: asked.clone(),
         cancelled: cancelled.clone(),
+        ahead: loader.ahead(),
     });
     match handle.monitor(None, pid) {
         Some(_) => {
@@ -313,6 +316,21 @@ fn loader_next<'a>(
                 Error::not_found("stream (closed)")
             }
         })
+    })
+}
+
+/// Changes the depth of an open stream, and returns it. Runs on a dirty scheduler, because it may look for memory.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn loader_prefetch(env: Env, loader: Handle<LoaderHandle>, depth: usize) -> Term {
+    call(env, "prefetch", || {
+        let loader = loader.get()?;
+        if loader.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::not_found("stream (closed)"));
+        }
+        match &loader.ahead {
+            Some(ahead) => ahead.set(depth),
+            None => Err(Error::mismatch("prefetch", "a stream that prefetches", "prefetch: 0")),
+        }
     })
 }
 
