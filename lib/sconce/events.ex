@@ -52,10 +52,19 @@ defmodule Sconce.Events do
         step: "steps so far"
       ]
     ],
+    grown: [
+      doc:
+        "With `grow_micro_batch: true`, after steps that went well: from now on more windows of a batch are computed " <>
+          "together again.",
+      measurements: [
+        micro_batch: "windows of a batch that are computed together",
+        step: "steps so far"
+      ]
+    ],
     pressure: [
       doc:
         "A decision of `Sconce.Pressure` after memory, a deadline or a device has failed, or a size that grows again. " <>
-          "One of the native side follows `:out_of_memory`.",
+          "One of the native side follows `:out_of_memory` or `:grown`.",
       telemetry: [:sconce, :pressure, :decision],
       measurements: [
         size: "the new size of `:smaller` and `:larger`, else nil",

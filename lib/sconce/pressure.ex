@@ -80,7 +80,9 @@ defmodule Sconce.Pressure do
   A size that failed is a ceiling. After `:grow_after` good steps the size grows again: it doubles without a ceiling, and
   moves half the way to the ceiling otherwise, until the ceiling is less than an eighth away. A size that fails again
   goes back to the last one that went well. The ceiling is forgotten after `:forget_after` good steps. The micro-batch of a
-  run does not grow within the run: rounding errors depend on it, and a resumed run has the bits of an uninterrupted one.
+  `Sconce.Trainer` follows the same rule, with the defaults of these options, if the run has `grow_micro_batch: true`. It
+  does not grow otherwise, because rounding errors depend on it. The saved state has the known sizes, so that a resumed run
+  has the bits of an uninterrupted one that ran out of memory in the same steps.
   """
 
   require Logger

@@ -762,6 +762,12 @@ options!(
       type: {:or, [nil, :bytes]},
       resume: :free
     ],
+    grow_micro_batch: [
+      value: bool,
+      default: false,
+      doc:
+        "Lets a micro-batch that was halved for want of memory grow again, see `Sconce.Pressure`. Rounding then depends on when memory was short."
+    ],
     precision: [
       value: Precision,
       default: :f32,

@@ -50,5 +50,8 @@ defmodule Sconce.Run.Again do
   def native(%Pressure{} = pressure, %{event: :out_of_memory, micro_batch: windows}),
     do: Pressure.event(pressure, :memory, {:smaller, windows}, nil, by: :native)
 
+  def native(%Pressure{} = pressure, %{event: :grown, micro_batch: windows}),
+    do: Pressure.event(pressure, nil, {:larger, windows}, nil, by: :native)
+
   def native(_pressure, _event), do: nil
 end

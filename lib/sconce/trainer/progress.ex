@@ -177,6 +177,9 @@ defmodule Sconce.Trainer.Progress do
   defp shown(progress, %{event: :out_of_memory} = event),
     do: stays(progress, "step #{Figures.grouped(event.step)}  #{short(event)}")
 
+  defp shown(progress, %{event: :grown} = event),
+    do: stays(progress, "step #{Figures.grouped(event.step)}  #{grown(event)}")
+
   # A line of its own stands for what the native side has decided.
   defp shown(progress, %{event: :pressure, by: :elixir} = event),
     do: stays(progress, Text.printable(Pressure.text(event), @most))
@@ -299,6 +302,9 @@ defmodule Sconce.Trainer.Progress do
     ]
     |> IO.iodata_to_binary()
   end
+
+  defp grown(%{micro_batch: windows}),
+    do: "enough memory: #{Figures.counted(windows, "window")} of a batch at a time"
 
   defp short(%{micro_batch: windows, bytes: bytes, memory_limit: limit}) do
     took = if bytes, do: " (#{Figures.size(bytes)}#{of(limit)})", else: ""

@@ -76,6 +76,13 @@ pub enum Event {
         /// The limit that the options set, in bytes.
         memory_limit: Option<u64>,
     },
+    /// From now on, more windows of a batch are computed together again, after steps that went well.
+    Grown {
+        /// Steps so far.
+        step: u64,
+        /// Windows that are computed together.
+        micro_batch: usize,
+    },
     /// A step was completed.
     Step {
         /// Steps so far, this one included.

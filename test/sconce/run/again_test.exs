@@ -210,6 +210,11 @@ defmodule Sconce.Run.AgainTest do
 
       assert {event.failed, event.decision, event.size, event.by} ==
                {:memory, :smaller, 16, :native}
+
+      send(run, {:sconce, ref, {:event, %{event: :grown, step: 23, micro_batch: 32}}})
+      assert_receive {:told, %{event: :grown}}
+      assert_receive {:told, %{event: :pressure} = event}
+      assert {event.failed, event.decision, event.size, event.by} == {nil, :larger, 32, :native}
     end
   end
 end

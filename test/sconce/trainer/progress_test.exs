@@ -101,6 +101,9 @@ defmodule Sconce.Trainer.ProgressTest do
     assert [one, two] = play(Progress.new(terminal: false), [event, more])
     assert one == "step 1,200  too little memory: 16 windows of a batch at a time\n"
     assert two =~ "too little memory (2.1 GB of 2.0 GB): 16 windows"
+    grown = %{event: :grown, step: 1216, micro_batch: 32}
+    assert [one] = play(Progress.new(terminal: false), [grown])
+    assert one == "step 1,216  enough memory: 32 windows of a batch at a time\n"
   end
 
   test "a precision that is replaced by f32 or overflows is a line that stays" do

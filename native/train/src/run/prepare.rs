@@ -89,7 +89,8 @@ impl<'a> Run<'a> {
         }
         let validates = !validation.1.is_empty();
         let share = options.data.batch_size / devices.len();
-        let room = Room::plan(spec, &options, share, validates, progress.micro_batch, cancel)?;
+        let before = (progress.micro_batch, progress.growth.clone());
+        let room = Room::plan(spec, &options, share, validates, before, cancel)?;
         if room.is_unlimited() && devices.iter().all(Device::is_cpu) {
             check_room(&policy, &companions, &options, room.windows(), validates, cancel)?;
         }

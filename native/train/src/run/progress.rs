@@ -3,6 +3,7 @@
 use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 
+use super::room::Growth;
 use crate::loss_scale::LossScale;
 use crate::objective::Figures;
 use crate::options::TrainOptions;
@@ -40,6 +41,9 @@ pub(super) struct Progress {
     /// Windows that are computed together.
     #[serde(default)]
     pub micro_batch: Option<usize>,
+    /// The known sizes of micro-batches, for a run whose micro-batch grows again.
+    #[serde(default)]
+    pub growth: Option<Growth>,
     /// Number of warm-up steps, which does not change after the start of the run.
     #[serde(default)]
     pub warmup_steps: Option<u64>,
@@ -106,6 +110,7 @@ impl Progress {
             pace: Pace::default(),
             epoch_losses: Tally::default(),
             micro_batch: None,
+            growth: None,
             warmup_steps: None,
             precision: options.precision_here(),
             loss_scale: None,

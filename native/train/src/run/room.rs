@@ -1,6 +1,10 @@
 //! The micro-batch of a run, chosen so that the run stays within its memory limit.
 
+mod growth;
+
 use std::sync::atomic::AtomicBool;
+
+pub(super) use growth::Growth;
 
 use sconce_nn::Spec;
 use sconce_tensor::memory::Meter;
@@ -19,25 +23,33 @@ pub(super) struct Room {
     windows: usize,
     /// Planned bytes of these windows.
     planned: u64,
+    /// For a run whose micro-batch grows again.
+    growth: Option<Growth>,
 }
 
 impl Room {
     /// Plans the micro-batch. Without a limit all windows of a batch are computed together. If an earlier part of the
     /// run had to halve them, the micro-batch stays halved, whatever is measured now. `batch_size` is the number of
-    /// windows of a batch on one device; `validates` tells whether the run has validation games.
+    /// windows of a batch on one device; `validates` tells whether the run has validation games. `before` is the micro-batch
+    /// of the earlier part, and its growth.
     pub(super) fn plan(
         spec: &Spec,
         options: &TrainOptions,
         batch_size: usize,
         validates: bool,
-        before: Option<usize>,
+        before: (Option<usize>, Option<Growth>),
         cancel: &AtomicBool,
     ) -> Result<Room> {
         let limit = options.machine.memory_limit;
+        let (before, growth) = before;
         let halved = before.filter(|&windows| windows < batch_size);
+        let grows = |wanted| {
+            options.machine.grow_micro_batch.then(|| growth.unwrap_or_else(|| Growth::new(wanted)))
+        };
         if limit.is_none() {
             let windows = halved.unwrap_or(batch_size);
-            return Ok(Room { limit, lasting: 0, batch_size, windows, planned: 0 });
+            let growth = grows(batch_size);
+            return Ok(Room { limit, lasting: 0, batch_size, windows, planned: 0, growth });
         }
         let mut memory = Memory::measure(spec, options, cancel)?;
         memory.validates(validates);
@@ -46,7 +58,8 @@ impl Room {
             None => memory.micro_batch(batch_size, limit)?,
         };
         let owners: Owners = memory.owners(windows);
-        Ok(Room { limit, lasting: owners.lasting(), batch_size, windows, planned: owners.total() })
+        let (lasting, planned) = (owners.lasting(), owners.total());
+        Ok(Room { limit, lasting, batch_size, windows, planned, growth: grows(windows) })
     }
 
     /// Whether there is no memory limit, so that only a full device causes smaller micro-batches.
@@ -82,7 +95,21 @@ impl Room {
         }
     }
 
-    /// Halves the micro-batch after a step that ran out of memory. Returns `None` for another kind of error, or if only
+    /// Counts a good step. Returns the event of a micro-batch that grows from the next step on.
+    pub(super) fn went_well(&mut self, step: u64) -> Option<Event> {
+        let windows = self.growth.as_mut()?.went_well(self.windows);
+        let grows = windows > self.windows;
+        self.windows = windows;
+        grows.then_some(Event::Grown { step, micro_batch: windows })
+    }
+
+    /// The growth to save; `None` if the micro-batch does not grow.
+    pub(super) fn growth(&self) -> Option<Growth> {
+        self.growth.clone()
+    }
+
+    /// Makes the micro-batch smaller after a step that ran out of memory: half of it, or the last one that went well.
+    /// Returns `None` for another kind of error, or if only
     /// one window is left.
     pub(super) fn halve(&mut self, error: &Error, step: u64) -> Option<Event> {
         let bytes = match error {
@@ -94,7 +121,10 @@ impl Room {
         if error.kind() != Kind::OutOfMemory || self.windows <= 1 {
             return None;
         }
-        self.windows = self.windows.div_ceil(2);
+        self.windows = match &mut self.growth {
+            Some(growth) => growth.smaller(self.windows),
+            None => self.windows.div_ceil(2),
+        };
         let (micro_batch, memory_limit) = (self.windows, self.limit);
         Some(Event::OutOfMemory { step, micro_batch, bytes, memory_limit })
     }

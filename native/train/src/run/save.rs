@@ -78,6 +78,7 @@ impl Run<'_> {
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.replicas.stepper().optimiser().updates();
         self.progress.micro_batch = Some(self.room.windows());
+        self.progress.growth = self.room.growth();
         self.progress.loss_scale = self.replicas.stepper().loss_scale();
         let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::ops::{Range, RangeBounds};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -591,10 +592,10 @@ fn learning(run: Run<'_>, learn: Learn) -> Run<'_> {
     Run { replicas: run.replicas.learning(learn), ..run }
 }
 
-/// Runs out of memory from draw `from` on, if more than `windows` windows are computed together.
-fn small_device(from: u64, windows: usize) -> Learn {
+/// Runs out of memory in these draws, if more than `windows` windows are computed together.
+fn small_device(draws: impl RangeBounds<u64> + Send + Sync + 'static, windows: usize) -> Learn {
     Box::new(move |stepper, task| {
-        if task.draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
+        if draws.contains(&task.draw) && stepper.micro_batch().is_none_or(|n| n > windows) {
             let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
             return Err(sconce_tensor::candle::Error::Msg(text.into()).into());
         }
@@ -649,7 +650,7 @@ fn a_step_without_memory_is_repeated_in_halves_and_the_run_reaches_the_same_weig
                 Watch::of(&listen),
                 &cancel,
             );
-            let mut run = learning(run.unwrap(), small_device(5, 1));
+            let mut run = learning(run.unwrap(), small_device(5.., 1));
             let stopped = run.train().unwrap();
             let report = run.finish(stopped).unwrap();
             (report, told.into_inner())
@@ -669,12 +670,57 @@ fn a_step_without_memory_is_repeated_in_halves_and_the_run_reaches_the_same_weig
 }
 
 #[test]
+fn a_micro_batch_grows_again_and_a_resumed_run_has_the_bits_of_an_uninterrupted_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(dir.path());
+    let growing = |grow_micro_batch| TrainOptions {
+        schedule: ScheduleOptions { steps: Some(28), ..options().schedule },
+        machine: MachineOptions { resume: true, grow_micro_batch, ..options().machine },
+        ..options()
+    };
+    // Memory is short for a while, from step 3 on. `until` is the step after which a part of the run ends.
+    let go = |name: &str, options: &TrainOptions, draws: Range<u64>, until: u64| {
+        let (told, cancel) = (RefCell::<Vec<_>>::default(), AtomicBool::new(false));
+        let listen = |event| match event {
+            Event::OutOfMemory { step, micro_batch, .. } | Event::Grown { step, micro_batch } => {
+                told.borrow_mut().push((step, micro_batch));
+            }
+            Event::Step { step, .. } => cancel.store(step >= until, Ordering::Relaxed),
+            _ => (),
+        };
+        let out = dir.path().join(name);
+        std::fs::create_dir_all(&out).unwrap();
+        let (machine, folder) = (on(good_disk()), Folder::new(&out));
+        let watch = Watch::of(&listen);
+        let run = Run::prepare(machine, &corpus, &spec(), options, folder, watch, &cancel);
+        let mut run = learning(run.unwrap(), small_device(draws, 2));
+        let stopped = run.train().unwrap();
+        let report = run.finish(stopped).unwrap();
+        (report.micro_batch, told.into_inner(), out.join("last.safetensors"))
+    };
+    let (windows, told, straight) = go("straight", &growing(true), 2..8, u64::MAX);
+    // Half the way to the size that failed, after 16 good steps.
+    assert_eq!((windows, told), (Some(3), vec![(2, 2), (18, 3)]));
+    for until in [10, 18, 25] {
+        let name = format!("until {until}");
+        go(&name, &growing(true), 2..8, until);
+        let (windows, _, resumed) = go(&name, &growing(true), 0..0, u64::MAX);
+        assert_eq!(windows, Some(3), "{name}");
+        assert!(numbers(&resumed) == numbers(&straight), "{name}");
+    }
+    // Without the option it stays halved, and the bits are others.
+    let (windows, told, halved) = go("halved", &growing(false), 2..8, u64::MAX);
+    assert_eq!((windows, told), (Some(2), vec![(2, 2)]));
+    assert!(alike(&halved, &straight) && numbers(&halved) != numbers(&straight));
+}
+
+#[test]
 fn one_window_that_does_not_fit_ends_the_run_with_the_last_good_state() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let (options, cancel) = (options(), AtomicBool::new(false));
     let run = prepare(&corpus, &options, dir.path(), &cancel);
-    let mut run = learning(run, small_device(2, 0));
+    let mut run = learning(run, small_device(2.., 0));
     assert_eq!(run.train().unwrap_err().kind(), sconce_tensor::Kind::OutOfMemory);
     assert_eq!(run.progress.step, 2);
 }
@@ -735,7 +781,7 @@ fn a_halved_run_keeps_its_parts_whatever_is_measured_when_it_resumes() {
         ..options()
     };
     let windows =
-        |before| Room::plan(&spec(), &limited, 4, false, before, &NEVER).unwrap().windows();
+        |before| Room::plan(&spec(), &limited, 4, false, (before, None), &NEVER).unwrap().windows();
     assert_eq!([None, Some(4), Some(2)].map(windows), [1, 1, 2]);
 }
 

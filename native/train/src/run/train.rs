@@ -75,12 +75,15 @@ impl Run<'_> {
     }
 
     /// Runs a step. Returns its figures, unless they wait on a card, and its number of frames. A step that fails
-    /// changes nothing; a step that runs out of memory is repeated with half as many windows at a time.
+    /// changes nothing; a step that runs out of memory is repeated with fewer windows at a time.
     pub(super) fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
         loop {
             let before = self.replicas.carried();
             let error = match self.update(learning_rate) {
-                Ok(stepped) => return Ok(stepped),
+                Ok(stepped) => {
+                    self.grow();
+                    return Ok(stepped);
+                }
                 Err(error) => error,
             };
             self.replicas.carry(before);
@@ -89,12 +92,25 @@ impl Run<'_> {
                 return Err(error);
             }
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
-            self.replicas.set_micro_batch(self.room.windows());
-            // Cached blocks are freed, because smaller micro-batches need blocks of other sizes.
-            for device in self.replicas.devices() {
-                device::shrink(device);
-            }
+            self.resize();
             (self.events)(told);
+        }
+    }
+
+    /// Lets the micro-batch grow after a good step, if the run allows it.
+    fn grow(&mut self) {
+        if let Some(grown) = self.room.went_well(self.progress.step + 1) {
+            self.resize();
+            (self.events)(grown);
+        }
+    }
+
+    /// Computes as many windows together as there is room for.
+    fn resize(&mut self) {
+        self.replicas.set_micro_batch(self.room.windows());
+        // Cached blocks are freed, because other micro-batches need blocks of other sizes.
+        for device in self.replicas.devices() {
+            device::shrink(device);
         }
     }
 
