@@ -1,13 +1,18 @@
-# Measures what `Sconce.Pressure` does for a load that changes, and what messages of many segments gain:
+# Measures what `Sconce.Pressure` does for a load that changes, what a prefetch that follows its waits gains, and what messages
+# of many segments gain:
 #
-#     mix run pressure.exs                       # both
+#     mix run pressure.exs                       # all
 #     mix run pressure.exs --objective 10        # milliseconds; default 12
+#     mix run pressure.exs --only prefetch       # or serving, segments
 #
-# First a serving without an objective and then one with it get the same load: bots that each ask at most 60 times a
+# First a serving without an objective, one with it whose batch stays as it was opened, and one with it get the same load: bots that each ask at most 60 times a
 # second, and leave a request out if the serving is busy. Their number follows the measured capacity of this machine: two
 # fifths of it, twice as much as it, two fifths, and bursts of three times as much for half a second. Figures are those of each half second.
 #
-# Then a rollout of another VM of this machine sends segments to its learner here, one by one and in messages of many.
+# Then a stream of batches feeds a consumer that takes them evenly, then in bursts of eight with a pause after each, and evenly
+# again; with two prefetched batches, and with `prefetch: :auto`.
+#
+# At last a rollout of another VM of this machine sends segments to its learner here, one by one and in messages of many.
 
 defmodule PressureBench do
   alias Sconce.Bench.{Machine, Output}
@@ -19,9 +24,14 @@ defmodule PressureBench do
                   [heads: [go: {:bernoulli, 8}]]
 
   def main(args) do
-    {opts, []} = OptionParser.parse!(args, strict: [objective: :float])
-    objective = Keyword.get(opts, :objective, 12.0)
+    {opts, []} = OptionParser.parse!(args, strict: [objective: :float, only: :string])
     IO.puts(Output.header(Machine.describe()))
+    parts = [{"serving", fn -> load(opts[:objective] || 12.0) end}]
+    parts = parts ++ [{"prefetch", &Prefetch.main/0}, {"segments", &Segments.main/0}]
+    for {part, run} <- parts, opts[:only] in [nil, part], do: run.()
+  end
+
+  defp load(objective) do
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     capacity = capacity(policy)
     phases = phases(capacity)
@@ -34,17 +44,17 @@ defmodule PressureBench do
       "objective #{objective} ms; bots at 60 Hz: #{Enum.map_join(phases, ", ", fn {bots, ms} -> "#{bots} for #{ms / 1000} s" end)}"
     )
 
-    for {title, own} <- [
-          {"without an objective", []},
-          {"with objective_ms: #{objective}", [objective_ms: objective]}
+    for {title, own, pinned} <- [
+          {"without an objective", [], false},
+          {"with objective_ms: #{objective}, the largest batch stays", [objective_ms: objective],
+           true},
+          {"with objective_ms: #{objective}", [objective_ms: objective], false}
         ] do
       IO.puts("\n#{title}\n\n" <> header())
-      rows = run(policy, own, phases)
+      rows = run(policy, own, pinned, phases)
       for row <- rows, do: IO.puts(line(row, objective))
       IO.puts(summary(rows, objective))
     end
-
-    Segments.main()
   end
 
   defp phases(capacity) do
@@ -92,8 +102,13 @@ defmodule PressureBench do
 
   defp row, do: for(n <- 1..64, do: n / 64)
 
-  defp run(policy, own, phases) do
+  # With an objective that no batch exceeds, the controller of the batch never moves it.
+  defp pin(state),
+    do: update_in(state, [:objective], &%{&1 | batch: %{&1.batch | objective: 1.0e12}})
+
+  defp run(policy, own, pinned, phases) do
     serving = serving(policy, own)
+    if pinned, do: :sys.replace_state(serving, &pin/1)
     most = phases |> Enum.map(&elem(&1, 0)) |> Enum.max()
     active = :counters.new(1, [])
     main = self()
@@ -153,8 +168,8 @@ defmodule PressureBench do
   end
 
   defp sample(serving, start, limits) do
-    {:ok, %{limit: limit}} = Serving.stats(serving)
-    limits = [{div(now_ms() - start, @slot_ms), limit} | limits]
+    {:ok, %{limit: limit, max_batch: batch}} = Serving.stats(serving)
+    limits = [{div(now_ms() - start, @slot_ms), {limit, batch}} | limits]
     receive(do: (:stop -> Map.new(limits)), after: (50 -> sample(serving, start, limits)))
   end
 
@@ -177,7 +192,7 @@ defmodule PressureBench do
         p50: at(times, 0.5),
         p99: at(times, 0.99),
         times: times,
-        limit: limits[slot]
+        limit: limits[slot] || {nil, nil}
       }
     end
   end
@@ -189,7 +204,7 @@ defmodule PressureBench do
 
   defp header,
     do:
-      "    s   bots  answers/s   busy/s   p50 ms   p99 ms  limit  p99, a # for each 2 ms, | at the objective"
+      "    s   bots  answers/s   busy/s   p50 ms   p99 ms  limit  batch  p99, a # for each 2 ms, | at the objective"
 
   defp line(row, objective) do
     width = &String.pad_leading(to_string(&1), &2)
@@ -205,7 +220,8 @@ defmodule PressureBench do
     ]
 
     cells = cells ++ [width.(Float.round(row.p50, 1), 9), width.(Float.round(row.p99, 1), 9)]
-    Enum.join(cells ++ [width.(row.limit || "-", 7), "  ", bar])
+    {limit, batch} = row.limit
+    Enum.join(cells ++ [width.(limit || "-", 7), width.(batch || "-", 7), "  ", bar])
   end
 
   defp summary(rows, objective) do
@@ -219,6 +235,85 @@ defmodule PressureBench do
 
   defp now_ms, do: System.monotonic_time(:millisecond)
   defp now_us, do: System.monotonic_time(:microsecond)
+end
+
+defmodule Prefetch do
+  alias Sconce.{Corpus, Loader}
+
+  @phases [even: 96, bursts: 192, even: 96]
+  @burst 8
+  @width 256
+
+  def main do
+    dir = Path.join(System.tmp_dir!(), "pressure-prefetch-#{System.pid()}")
+    game = fn g -> for _ <- 1..2_000, n <- 1..@width, do: rem(g * n, 97) / 97 end
+    games = for g <- 1..4, do: {game.(g), for(t <- 1..2_000, do: rem(t, 2))}
+
+    {:ok, corpus} =
+      Corpus.build({:vector, @width}, games, into: dir, heads: [go: {:bernoulli, 1}])
+
+    make_us = make_us(corpus)
+    even_us = round(1.5 * make_us)
+
+    IO.puts(
+      "\nBatches that take #{ms(make_us)} ms to make, one thread; one each #{ms(even_us)} ms, then in bursts of #{@burst}, then evenly\n"
+    )
+
+    IO.puts(
+      "prefetch                even: waits, ms  bursts: waits, ms  even: waits, ms   depths"
+    )
+
+    for prefetch <- [2, :auto] do
+      {waits, depths} = phases(corpus, prefetch, even_us)
+      cells = for {calls, us} <- waits, do: String.pad_leading("#{calls}, #{ms(us)}", 18)
+      IO.puts(String.pad_trailing(inspect(prefetch), 20) <> Enum.join(cells) <> "   " <> depths)
+    end
+
+    File.rm_rf!(dir)
+  end
+
+  defp stream(corpus, prefetch) do
+    opts = [batch_size: 64, window_size: 60, stride: 7, epochs: :infinity, noise: 0.5]
+    Loader.stream(corpus, [prefetch: prefetch, as: :binaries] ++ opts)
+  end
+
+  defp make_us(corpus) do
+    flow = corpus |> stream(0) |> Enum.at(20) |> Map.fetch!(:flow)
+    round(1.0e6 * flow.making_seconds / flow.batches)
+  end
+
+  # The waits of each phase: their number, those above 1 ms, and their sum.
+  defp phases(corpus, prefetch, even_us) do
+    total = @phases |> Keyword.values() |> Enum.sum()
+    flows = corpus |> stream(prefetch) |> Stream.map(&taken(&1, even_us)) |> Enum.take(total + 1)
+    waited = for [a, b] <- Enum.chunk_every(flows, 2, 1, :discard), do: waited_us(a, b)
+
+    {waits, []} =
+      Enum.map_reduce(@phases, waited, fn {_name, count}, left ->
+        {own, left} = Enum.split(left, count)
+        {{Enum.count(own, &(&1 > 1_000)), Enum.sum(own)}, left}
+      end)
+
+    {waits, flows |> Enum.map(& &1.prefetch) |> Enum.dedup() |> Enum.join(" ")}
+  end
+
+  defp waited_us(%{data_wait_seconds: before}, %{data_wait_seconds: waited}),
+    do: round(1.0e6 * (waited - before))
+
+  defp taken(%{step: step, flow: flow}, even_us) do
+    {even, bursts} = {@phases[:even], @phases[:bursts]}
+    burst? = step in even..(even + bursts - 1)
+
+    cond do
+      not burst? -> Process.sleep(div(even_us, 1_000))
+      rem(step, @burst) == @burst - 1 -> Process.sleep(div(@burst * even_us, 1_000))
+      true -> :ok
+    end
+
+    flow
+  end
+
+  defp ms(us), do: Float.round(us / 1_000, 1)
 end
 
 defmodule Segments do

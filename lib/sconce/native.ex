@@ -158,6 +158,8 @@ defmodule Sconce.Native do
   def serving_stop(_serving), do: unavailable(:stop)
   def serving_stats(_serving, _news), do: unavailable(:stats)
   def serving_load(_serving), do: unavailable(:load)
+  def serving_limit(_serving, _max_batch), do: unavailable(:limit)
+  def serving_batches(_serving), do: unavailable(:stats)
   def serving_info(_serving), do: unavailable(:info)
 
   # Trainer

@@ -49,11 +49,18 @@ defmodule Sconce.Serving do
 
       Sconce.Serving.start_link(policy: policy, objective_ms: 8)
 
-  With `:objective_ms` the serving limits the requests that are queued or in flight, and with them the size of batches. A
-  request above the limit is `:busy` at once, so the caller can act on it while there is time. The limit follows the load by
-  `Sconce.Pressure.Aimd`: it falls by three tenths if the p99 of a window exceeds the objective, and grows by a sixteenth of
-  `:max_batch`, which is also its floor, while the p99 is below three quarters of it. Latencies are those of `forward/4` and `Sconce.Session.act/3`.
-  Each move is an event, see `Sconce.Pressure`. `bench/pressure.txt` has a load that changes, with an objective and without.
+  With `:objective_ms` the serving limits the requests that are queued or in flight. A request above the limit is `:busy` at
+  once, so the caller can act on it while there is time. The limit follows the load by `Sconce.Pressure.Aimd`: it falls by
+  three tenths if the p99 of a window exceeds the objective, and grows by a sixteenth of `:max_batch`, which is also its
+  floor, while the p99 is below three quarters of it. Latencies are those of `forward/4` and `Sconce.Session.act/3`.
+
+  A second controller moves the largest batch in the same way, up to `:max_batch` or `limit/2`. A request waits for the batch
+  in flight and for its own, so the batch falls if the one that a request meets takes more than half of the objective. The
+  first requests of a burst are then answered in time, where one large batch would make all of them late. `:max_batch` in
+  `stats/1` has the present value.
+
+  Each move of the limit or the batch is an event, see `Sconce.Pressure`. `bench/pressure.txt` has a load that changes, with
+  an objective and without.
 
   ## Errors
 
@@ -299,6 +306,30 @@ defmodule Sconce.Serving do
   end
 
   @doc """
+  Changes the maximum requests of a batch while the serving runs, from the next batch on. No answer depends on it.
+
+  More than the `:max_batch` of the start is an error of kind `:out_of_range`. With an `:objective_ms` the number bounds what
+  the serving chooses.
+
+      iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy, max_batch: 32)
+      iex> Sconce.Serving.limit(serving, 8)
+      :ok
+      iex> {:ok, stats} = Sconce.Serving.stats(serving)
+      iex> stats.max_batch
+      8
+      iex> {:error, error} = Sconce.Serving.limit(serving, 33)
+      iex> error.kind
+      :out_of_range
+  """
+  @spec limit(serving, pos_integer) :: :ok | {:error, Error.t()}
+  def limit(serving, max_batch) when max_batch in 1..4096,
+    do: Lookup.at(serving, :limit, [max_batch], &ask(&1, :limit, {:limit, max_batch}))
+
+  def limit(_serving, max_batch),
+    do: Options.argument!("max_batch", max_batch, "1 to 4096 requests")
+
+  @doc """
   Stops accepting work, leaves the group, and returns when all earlier work is done.
 
   From then on, calls are errors of kind `:unavailable`. If work is not done within `timeout` milliseconds, it
@@ -365,6 +396,7 @@ defmodule Sconce.Serving do
   | `busy` | requests that a full queue refused |
   | `panics` | batches that a bug ended |
   | `swaps` | replacements of the weights |
+  | `max_batch` | requests of a batch at most now, see `limit/2` |
   | `limit` | requests that an objective admits now, nil without one |
   | `refused` | requests that this limit refused |
 

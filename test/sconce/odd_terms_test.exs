@@ -442,6 +442,7 @@ defmodule Sconce.OddTermsTest do
       {Serving, :drain, [:serving, 0]},
       {Serving, :forward, [:serving, [[frame]], nil, [deadline_ms: 5_000]]},
       {Serving, :info, [:serving]},
+      {Serving, :limit, [:serving, 4]},
       {Serving, :members, [:group]},
       {Serving, :open, [:serving, []]},
       {Serving, :start_link, [[policy: policy]]},

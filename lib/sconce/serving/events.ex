@@ -19,6 +19,7 @@ defmodule Sconce.Serving.Events do
           busy: "requests that a full queue refused",
           panics: "batches that a bug ended",
           swaps: "replacements of the weights",
+          max_batch: "requests of a batch at most now",
           waiting: "requests in the queue now"
         ] ++
           for {name, doc} <- @distributions, quantile <- @quantiles do

@@ -113,6 +113,17 @@ defmodule Sconce.Serving.Process do
     {:noreply, put_in(%{state | scope: nil}, [:drains, ref], {from, timeout, start})}
   end
 
+  def handle_call({:limit, max_batch}, _from, %{serving: serving} = state)
+      when is_integer(max_batch) and max_batch > 0 do
+    case Native.serving_limit(serving.ref, max_batch) do
+      {:ok, true} ->
+        {:reply, :ok, Map.update!(state, :objective, &Objective.most(&1, max_batch))}
+
+      error ->
+        {:reply, error, state}
+    end
+  end
+
   @impl true
   def handle_info({:sconce, ref, {:ok, true}}, %{drain: ref} = state) do
     callers = Map.keys(state.drains)

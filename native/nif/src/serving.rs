@@ -1,18 +1,19 @@
 //! Servings: `Sconce.Serving`, one policy shared by many callers.
 
+mod figures;
+
 use std::ops::Deref;
 use std::sync::Arc;
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
+use sconce_serve::Deadline;
 use sconce_serve::pass::Pass;
-use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
+use sconce_serve::serving::{self, Answer, GaveUp, Options, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
-use sconce_serve::{Deadline, Encoding, Plan};
 use sconce_tensor::{Error, Result};
 
 use crate::border::{
-    Data, Handle, Handled, Reply, call, decode, error, guard, inline, next_turn, perform, pool,
-    timed,
+    Handle, Handled, Reply, call, decode, error, guard, inline, next_turn, perform, pool, timed,
 };
 use crate::outbox::{Deliver, Outbox};
 use crate::policy::{Given, Looked, PolicyHandle, pass};
@@ -441,56 +442,5 @@ fn serving_stop(env: Env, serving: Handle<ServingHandle>) -> Term {
     perform(env, "stop", || {
         serving.get()?.0.stop();
         Ok(())
-    })
-}
-
-#[derive(serde::Serialize)]
-struct Stats {
-    #[serde(flatten)]
-    report: Report,
-    waiting: usize,
-}
-
-/// Statistics since the start or, with `news`, since the last call with `news`.
-#[rustler::nif]
-fn serving_stats(env: Env, serving: Handle<ServingHandle>, news: bool) -> Term {
-    inline(env, "stats", || {
-        let serving = serving.get()?;
-        let server = &serving.0;
-        let snapshot = if news { server.news() } else { server.statistics() };
-        Ok(Data(Stats { report: snapshot.report(), waiting: server.waiting() }))
-    })
-}
-
-/// Number of requests in the queue or in flight, or the reason why the serving takes no more requests.
-#[rustler::nif]
-fn serving_load(env: Env, serving: Handle<ServingHandle>) -> Term {
-    inline(env, "load", || {
-        let serving = serving.get()?;
-        serving.0.check_open().map(|()| serving.0.load())
-    })
-}
-
-#[derive(serde::Serialize)]
-struct Info {
-    #[serde(flatten)]
-    options: Options,
-    /// Whether a plan makes the decisions.
-    packed: bool,
-    /// The encoding that the plan took.
-    encoding: Encoding,
-    step_us: f64,
-}
-
-#[rustler::nif]
-fn serving_info(env: Env, serving: Handle<ServingHandle>) -> Term {
-    inline(env, "info", || {
-        let serving = serving.get()?;
-        let server = &serving.0;
-        let model = server.model();
-        let step_us = model.step_us()?;
-        let options = Options { lane: Some(server.lane()), ..server.options() };
-        let encoding = model.plan().map_or(Encoding::F32, Plan::encoding);
-        Ok(Data(Info { options, packed: model.plan().is_some(), encoding, step_us }))
     })
 }

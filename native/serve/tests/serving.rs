@@ -521,6 +521,52 @@ fn each_request_has_exactly_one_outcome() {
 }
 
 #[test]
+fn a_limit_of_the_batch_holds_while_the_serving_runs_and_changes_no_answer() {
+    let model = model(gru(), 3);
+    let serving = start(&model, Options { max_batch: 8, ..ONE });
+    let mut choices = vec![];
+    for (limit, batches) in [(8, 1), (3, 3)] {
+        serving.limit(limit).unwrap();
+        assert_eq!(serving.max_batch(), limit);
+        let (gate, begins) = hold(&serving);
+        let (first, _answer) = Caller::acting(session(&model, 99), 0);
+        serving.submit(99, None, first).unwrap();
+        begins.recv().unwrap();
+        serving.batches();
+        let before = serving.statistics().report().batch_size.count;
+        let answers: Vec<_> = (0..8)
+            .map(|caller| {
+                let mut own = session(&model, caller);
+                // The first decision reads a window, which is computed alone.
+                own.act(&frame(0), &Overrides::default()).unwrap();
+                let (request, answer) = Caller::acting(own, caller);
+                serving.submit(caller, None, request).unwrap();
+                answer
+            })
+            .collect();
+        drop(gate);
+        let decided = |answer: Answers| {
+            let (session, result) = answer.recv().unwrap();
+            assert!(result.is_ok());
+            session.unwrap().last().0.clone()
+        };
+        choices.push(answers.into_iter().map(decided).collect::<Vec<_>>());
+        let after = serving.statistics().report().batch_size.count;
+        // The batch in front of these may be counted among them.
+        assert!((batches..=batches + 1).contains(&(after - before)), "{after} - {before}");
+        assert_eq!(serving.batches().largest, limit as u64);
+    }
+    assert_eq!(choices[0], choices[1]);
+    for wrong in [0, 9] {
+        let error = serving.limit(wrong).unwrap_err();
+        assert_eq!(error.kind(), Kind::OutOfRange);
+        assert!(error.to_string().starts_with("max_batch: "), "{error}");
+    }
+    assert_eq!(serving.max_batch(), 3);
+    serving.stop();
+}
+
+#[test]
 fn a_drain_waits_for_steps_on_callers_threads_and_admits_no_more() {
     let model = model(mlp(), 1);
     let serving = start(&model, Options { lane: Some(session::Lane::Inline), ..ONE });

@@ -83,6 +83,51 @@ defmodule Sconce.Serving.ObjectiveTest do
     assert_received {:told, %{decision: :larger, size: 24, failed: nil}}
   end
 
+  test "the batch falls while a request meets one that takes more than half of the objective", %{
+    policy: policy
+  } do
+    test = self()
+    told = [pressure: [progress: &send(test, {:told, &1})]]
+    {serving, info} = serving(policy, [max_batch: 32] ++ told)
+
+    # The batch takes longer than half of the objective, although most requests are answered in time.
+    slow = fn ->
+      Native.probe_batch(info.ref, 20)
+      {:ok, _out} = Serving.forward(serving, [[[0.1, 0.2]]])
+      measure(info.gate, 3_500, 1_000)
+      32 = look(serving, info)
+      {:ok, stats} = Serving.stats(serving)
+      stats.max_batch
+    end
+
+    assert slow.() == 22
+    assert_received {:told, %{event: :pressure, failed: :deadline, decision: :smaller} = event}
+    assert {event.size, event.where} == {22, :serve}
+    assert event.reason =~ ~r/batch in flight of .* ms, objective 2.0 ms/
+    # Two windows may still hold batches of the larger size.
+    assert [slow.(), slow.(), slow.()] == [22, 22, 15]
+    # A limit of the user is a bound for it.
+    assert :ok = Serving.limit(serving, 10)
+    assert {:ok, %{max_batch: 10}} = Serving.stats(serving)
+    assert [slow.(), slow.(), slow.()] == [10, 10, 7]
+    assert {:error, %{kind: :out_of_range, op: :limit}} = Serving.limit(serving, 33)
+    assert {:ok, %{max_batch: 7}} = Serving.stats(serving)
+  end
+
+  test "without an objective the batch has the limit of the user", %{policy: policy} do
+    serving = start_supervised!({Serving, policy: policy, max_batch: 16})
+    assert {:ok, %{max_batch: 16}} = Serving.stats(serving)
+    assert :ok = Serving.limit(serving, 1)
+    assert {:ok, %{max_batch: 1}} = Serving.stats(serving)
+    assert {:ok, _out} = Serving.forward(serving, [[[0.1, 0.2]]])
+
+    for wrong <- [0, 4097, nil, 2.0],
+        do: assert_raise(ArgumentError, fn -> Serving.limit(serving, wrong) end)
+
+    assert :ok = Serving.stop(serving)
+    assert {:error, %{kind: :not_found}} = Serving.limit(serving, 2)
+  end
+
   test "a request above the limit is busy, and those below it are answered", %{policy: policy} do
     {serving, info} = serving(policy, max_batch: 2)
     {:ok, session} = Serving.open(serving)

@@ -24,14 +24,15 @@ use std::time::{Duration, Instant};
 use std::{mem, thread};
 
 pub use options::Options;
+use options::bounded;
 pub use queue::{Batch, Entry, Queue};
 use request::claimed;
 pub use request::{Answer, GaveUp, Request, Work};
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Kind, Result};
 use served::Served;
-use statistics::count;
-pub use statistics::{Counted, Report, Snapshot, Statistics};
+use statistics::{Batches, count};
+pub use statistics::{Counted, Met, Report, Snapshot, Statistics};
 
 use crate::model::Model;
 use crate::session::{Lane, Overrides, Session};
@@ -45,6 +46,7 @@ pub struct Serving<R: Request> {
     queue: Queue<R::Caller, R>,
     served: Mutex<Served>,
     statistics: Statistics,
+    batches: Batches,
     told: Mutex<Snapshot>,
     hook: Mutex<Option<Hook>>,
 }
@@ -65,9 +67,10 @@ impl<R: Request> Serving<R> {
         let served = Served::new(model, &options)?;
         let serving = Arc::new(Serving {
             options,
-            queue: Queue::new(options.max_queue, options.max_batch.div_ceil(4)),
+            queue: Queue::new(options.max_queue, options.max_batch),
             served: Mutex::new(served),
             statistics: Statistics::default(),
+            batches: Batches::default(),
             told: Mutex::default(),
             hook: Mutex::default(),
         });
@@ -207,6 +210,26 @@ impl<R: Request> Serving<R> {
         self.options
     }
 
+    /// Maximum number of requests in a batch now.
+    pub fn max_batch(&self) -> usize {
+        self.queue.max()
+    }
+
+    /// Changes the maximum number of requests in a batch, from the next batch on.
+    ///
+    /// # Errors
+    /// `OutOfRange` for 0, or more than the options of the start.
+    pub fn limit(&self, max_batch: usize) -> Result<()> {
+        bounded("max_batch", max_batch, self.options.max_batch)?;
+        self.queue.set_max(max_batch);
+        Ok(())
+    }
+
+    /// The batches since the last call of `batches`.
+    pub fn batches(&self) -> Met {
+        self.batches.take()
+    }
+
     /// The lane of a step.
     pub fn lane(&self) -> Lane {
         self.served().lane
@@ -261,7 +284,9 @@ impl<R: Request> Serving<R> {
             hook.into_iter().for_each(|hook| hook());
             compute()
         });
-        self.statistics.compute.record_time(start.elapsed());
+        let time = start.elapsed();
+        self.batches.record(batch, time);
+        self.statistics.compute.record_time(time);
         self.statistics.batch.record(batch as u64);
         count(&self.statistics.counters.panics, u64::from(made.is_err()));
         made

@@ -30,12 +30,15 @@ impl Default for Options {
 
 impl Options {
     pub(super) fn validate(&self) -> Result<()> {
-        let bounded = |field: &str, n: usize, max: usize| match n {
-            n if (1..=max).contains(&n) => Ok(()),
-            n => Err(Error::out_of_range(field, n as f64, 1.0, max as f64)),
-        };
         bounded("max_batch", self.max_batch, 4096)?;
         bounded("max_queue", self.max_queue, 1 << 20)?;
         bounded("workers", self.workers, 256)
+    }
+}
+
+pub(super) fn bounded(field: &str, n: usize, max: usize) -> Result<()> {
+    match (1..=max).contains(&n) {
+        true => Ok(()),
+        false => Err(Error::out_of_range(field, n as f64, 1.0, max as f64)),
     }
 }

@@ -3,7 +3,7 @@
 //! 1. A push never waits: it returns [`Error::Busy`] if the queue is full and [`Error::Unavailable`] if the queue takes
 //!    no more work.
 //! 2. A worker that asks gets all entries, up to the batch size, without waiting for more. While one worker computes,
-//!    the next batch grows; another worker takes it once it has `worth` entries or an entry has a deadline. The weights
+//!    the next batch grows; another worker takes it once it has a quarter of the batch size or an entry has a deadline. The weights
 //!    are read once per batch, so small batches take longer.
 //! 3. Callers take turns, one entry per turn; the entries of one caller leave in order.
 //! 4. An entry whose deadline has passed is returned apart from the batch and does not count towards its size.
@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry as Line, HashMap};
 use std::hash::Hash;
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -55,8 +56,13 @@ pub struct Queue<K, T> {
     state: Mutex<State<K, T>>,
     filled: Condvar,
     capacity: usize,
-    /// Number of queued entries at which another worker begins while one computes.
-    worth: usize,
+    /// Largest number of entries of a batch.
+    max: AtomicUsize,
+}
+
+/// Number of queued entries at which another worker begins while one computes.
+fn worth(max: usize) -> usize {
+    max.div_ceil(4)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +109,9 @@ struct State<K, T> {
 }
 
 impl<K: Copy + Eq + Hash, T> Queue<K, T> {
-    /// A queue of at most `capacity` entries. While one worker computes, another begins at `worth` entries.
-    pub fn new(capacity: usize, worth: usize) -> Self {
+    /// A queue of at most `capacity` entries, for batches of at most `max`. While one worker computes, another begins at
+    /// a quarter of `max`.
+    pub fn new(capacity: usize, max: usize) -> Self {
         let state = State {
             phase: Phase::Open,
             lines: HashMap::new(),
@@ -118,7 +125,17 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             inside: 0,
             drained: vec![],
         };
-        Queue { state: Mutex::new(state), filled: Condvar::new(), capacity, worth }
+        Queue { state: Mutex::new(state), filled: Condvar::new(), capacity, max: max.into() }
+    }
+
+    /// The largest number of entries of a batch.
+    pub fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Changes the largest number of entries of a batch, from the next batch on.
+    pub fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     fn state(&self) -> MutexGuard<'_, State<K, T>> {
@@ -138,7 +155,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             return Err((entry.item, refusal));
         }
         state.push(caller, entry);
-        let wake = state.asleep > state.told && state.is_worth(self.worth);
+        let wake = state.asleep > state.told && state.is_worth(worth(self.max()));
         state.told += usize::from(wake);
         drop(state);
         if wake {
@@ -147,8 +164,8 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         Ok(())
     }
 
-    /// Takes at most `max` entries; waits for the first one. False if the queue is closed.
-    pub fn take(&self, max: usize, batch: &mut Batch<T>) -> bool {
+    /// Takes the entries of a batch; waits for the first one. False if the queue is closed.
+    pub fn take(&self, batch: &mut Batch<T>) -> bool {
         let mut state = self.state();
         if mem::take(&mut batch.at_work) {
             state.at_work -= 1;
@@ -164,11 +181,11 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             if state.phase == Phase::Closed {
                 return false;
             }
-            if state.is_worth(self.worth) {
+            if state.is_worth(worth(self.max())) {
                 batch.at = Instant::now();
                 batch.at_work = true;
                 state.at_work += 1;
-                state.fill(max, batch);
+                state.fill(self.max(), batch);
                 return true;
             }
             state.asleep += 1;
@@ -362,14 +379,15 @@ mod tests {
     use super::*;
 
     fn filled(entries: &[(u64, u32)]) -> Queue<u64, u32> {
-        let queue = Queue::new(1024, 4);
+        let queue = Queue::new(1024, 16);
         entries.iter().for_each(|(caller, item)| queue.push(*caller, None, *item).unwrap());
         queue
     }
 
     fn take(queue: &Queue<u64, u32>, max: usize) -> Vec<u32> {
         let mut batch = Batch::default();
-        assert!(queue.take(max, &mut batch));
+        queue.set_max(max);
+        assert!(queue.take(&mut batch));
         // Acts as a worker that has finished its batch.
         queue.state().at_work -= 1;
         batch.ready.into_iter().map(|entry| entry.item).collect()
@@ -418,7 +436,8 @@ mod tests {
         queue.push(2, Some(Deadline::after_ms(0)), 20).unwrap();
         queue.push(3, Some(Deadline::after_ms(60_000)), 30).unwrap();
         let mut batch = Batch::default();
-        assert!(queue.take(2, &mut batch));
+        queue.set_max(2);
+        assert!(queue.take(&mut batch));
         let items = |entries: &[Entry<u32>]| entries.iter().map(|e| e.item).collect::<Vec<_>>();
         assert_eq!((items(&batch.ready), items(&batch.late)), (vec![10, 30], vec![20]));
     }
@@ -431,7 +450,7 @@ mod tests {
             let queue = queue.clone();
             move || {
                 let mut batch = Batch::default();
-                while queue.take(8, &mut batch) {
+                while queue.take(&mut batch) {
                     batch.ready.drain(..).for_each(|entry| sender.send(entry.item).unwrap());
                 }
             }
@@ -448,12 +467,12 @@ mod tests {
     fn a_second_worker_begins_for_enough_entries_or_a_deadline() {
         let queue = filled(&[(1, 10)]);
         let mut first = Batch::default();
-        assert!(queue.take(8, &mut first));
+        assert!(queue.take(&mut first));
         let (sender, receiver) = mpsc::sync_channel(1);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut batch = Batch::default();
-                while queue.take(8, &mut batch) {
+                while queue.take(&mut batch) {
                     let late = batch.late.drain(..).map(|entry| entry.item);
                     let items: Vec<_> = batch.ready.drain(..).map(|e| e.item).chain(late).collect();
                     sender.send(items).unwrap();
@@ -472,10 +491,26 @@ mod tests {
             // One entry is too few for a second worker, so the worker that has finished takes it.
             queue.push(7, None, 7).unwrap();
             first.ready.clear();
-            assert!(queue.take(8, &mut first));
+            assert!(queue.take(&mut first));
             assert_eq!(first.ready.drain(..).map(|entry| entry.item).collect::<Vec<_>>(), [7]);
             queue.close();
         });
+    }
+
+    #[test]
+    fn a_smaller_batch_holds_from_the_next_one_on_and_calls_more_workers() {
+        let queue = filled(&[]);
+        (0..9).for_each(|caller| queue.push(caller, None, caller as u32).unwrap());
+        let mut first = Batch::default();
+        queue.set_max(3);
+        assert!(queue.take(&mut first));
+        assert_eq!((first.ready.len(), queue.len()), (3, 6));
+        // While this batch is computed, six entries are worth another worker, and then the last two.
+        let mut second = Batch::default();
+        queue.set_max(4);
+        assert!(queue.take(&mut second));
+        assert!(queue.take(&mut Batch::default()));
+        assert_eq!((second.ready.len(), queue.len()), (4, 0));
     }
 
     #[test]
@@ -506,10 +541,10 @@ mod tests {
         let (_, refusal) = queue.push(1, None, 11).unwrap_err();
         assert_eq!(refusal.kind(), Kind::Unavailable);
         let mut batch = Batch::default();
-        assert!(queue.take(8, &mut batch));
+        assert!(queue.take(&mut batch));
         assert_eq!(told.load(Ordering::SeqCst), 0, "the batch is in flight");
         thread::scope(|scope| {
-            let worker = scope.spawn(|| queue.take(8, &mut batch));
+            let worker = scope.spawn(|| queue.take(&mut batch));
             while told.load(Ordering::SeqCst) == 0 {
                 thread::yield_now();
             }
@@ -527,7 +562,7 @@ mod tests {
         let mut left = queue.close();
         left.sort_unstable();
         assert_eq!(left, [10, 11]);
-        assert!(!queue.take(8, &mut Batch::default()));
+        assert!(!queue.take(&mut Batch::default()));
         let (_, refusal) = queue.push(1, None, 12).unwrap_err();
         assert_eq!(refusal.kind(), Kind::Unavailable);
         queue.drain({
@@ -544,14 +579,14 @@ mod tests {
     fn many_threads_lose_double_and_reorder_no_item() {
         const CALLERS: u64 = 8;
         const ITEMS: u32 = 4000;
-        let queue = Queue::<u64, (u64, u32)>::new(16, 4);
+        let queue = Queue::<u64, (u64, u32)>::new(16, 5);
         let served: Mutex<Vec<Vec<u32>>> = Mutex::new(vec![vec![]; CALLERS as usize]);
         let (removed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
             // Only one worker, because two would record items out of order.
             scope.spawn(|| {
                 let mut batch = Batch::default();
-                while queue.take(5, &mut batch) {
+                while queue.take(&mut batch) {
                     assert!(!batch.ready.is_empty() && batch.ready.len() <= 5);
                     let mut served = served.lock().unwrap();
                     for Entry { item: (caller, item), .. } in batch.ready.drain(..) {

@@ -71,6 +71,42 @@ pub struct Statistics {
     pub batch: Histogram,
 }
 
+/// Batches since they were last read.
+#[derive(Default)]
+pub(super) struct Batches {
+    /// Sum of their microseconds.
+    time: AtomicU64,
+    /// Sum of the squares of their microseconds.
+    squares: AtomicU64,
+    largest: AtomicU64,
+}
+
+/// Batches of an interval, see [`super::Serving::batches`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Met {
+    /// Mean microseconds of the batch in flight that a request meets at a random moment: longer batches are met more
+    /// often.
+    pub us: f64,
+    /// Requests of the largest batch; 0 without batches.
+    pub largest: u64,
+}
+
+impl Batches {
+    pub(super) fn record(&self, requests: usize, time: Duration) {
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        count(&self.time, us);
+        count(&self.squares, us.saturating_mul(us));
+        self.largest.fetch_max(requests as u64, Ordering::Relaxed);
+    }
+
+    /// Reads the batches and begins anew.
+    pub(super) fn take(&self) -> Met {
+        let [time, squares, largest] =
+            [&self.time, &self.squares, &self.largest].map(|n| n.swap(0, Ordering::Relaxed));
+        Met { us: squares as f64 / (time as f64).max(1.0), largest }
+    }
+}
+
 pub(super) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
@@ -173,6 +209,17 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_batch_that_a_request_meets_is_weighted_by_its_time() {
+        let batches = Batches::default();
+        assert_eq!(batches.take(), Met { us: 0.0, largest: 0 });
+        (0..9).for_each(|_| batches.record(2, Duration::from_micros(100)));
+        batches.record(7, Duration::from_micros(900));
+        assert_eq!(batches.take(), Met { us: 500.0, largest: 7 });
+        batches.record(3, Duration::from_micros(50));
+        assert_eq!(batches.take(), Met { us: 50.0, largest: 3 });
+    }
 
     #[test]
     fn a_difference_holds_only_later_values() {

@@ -17,7 +17,7 @@ use crate::session::{Call, decide_many};
 impl<R: Request> Serving<R> {
     pub(super) fn work(&self) {
         let mut batch = Batch::default();
-        while self.queue.take(self.options.max_batch, &mut batch) {
+        while self.queue.take(&mut batch) {
             // A request that a panic drops answers its caller; the thread continues.
             let ran = guard(|| {
                 self.refuse_late(&mut batch);
