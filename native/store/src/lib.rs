@@ -13,6 +13,7 @@ mod options;
 mod packs;
 pub mod prefetch;
 pub mod queue;
+mod ram;
 mod shared;
 mod state;
 mod store;

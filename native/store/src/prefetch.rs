@@ -111,6 +111,12 @@ impl Stream {
         best.map(|(pattern, _)| pattern)
     }
 
+    /// Whether the stream comes back to each place after a number of requests.
+    pub fn loops(&self, confidence: f64) -> bool {
+        let [_, right, _] = self.right;
+        self.period > 0 && right >= confidence
+    }
+
     /// The step between two places, if the stream has one.
     pub fn step(&self) -> i64 {
         self.step

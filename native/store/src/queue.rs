@@ -91,9 +91,9 @@ impl Queue {
         }
     }
 
-    /// The next block that leaves the tier, while it is over its budget.
-    pub fn evict(&mut self) -> Option<Id> {
-        while self.bytes() > self.budget {
+    /// The next block that leaves the tier, while it is over its budget less the bytes that others have of it.
+    pub fn evict(&mut self, others: u64) -> Option<Id> {
+        while self.bytes() > self.budget.saturating_sub(others) {
             let small = self.of(Place::Small) > self.budget / 10 || self.of(Place::Main) == 0;
             if let Some(id) = if small { self.leave_small() } else { self.leave_main() } {
                 return Some(id);
@@ -195,7 +195,7 @@ mod tests {
                 }
                 false => {
                     queue.insert(*id, 1);
-                    while queue.evict().is_some() {}
+                    while queue.evict(0).is_some() {}
                 }
             }
             assert!(queue.bytes() <= capacity);
@@ -242,12 +242,12 @@ mod tests {
                 } else {
                     queue.insert(id, 1)
                 }
-                while queue.evict().is_some() {}
+                while queue.evict(0).is_some() {}
             }
         }
         for id in 1000..2000 {
             queue.insert(id, 1);
-            while queue.evict().is_some() {}
+            while queue.evict(0).is_some() {}
         }
         assert!((0..50).all(|id| queue.contains(id)));
     }
@@ -256,8 +256,8 @@ mod tests {
     fn a_block_larger_than_the_budget_leaves_at_once() {
         let mut queue = Queue::new(10);
         queue.insert(1, 11);
-        assert_eq!(queue.evict(), Some(1));
-        assert_eq!((queue.evict(), queue.bytes(), queue.count()), (None, 0, 0));
+        assert_eq!(queue.evict(0), Some(1));
+        assert_eq!((queue.evict(0), queue.bytes(), queue.count()), (None, 0, 0));
     }
 
     #[test]

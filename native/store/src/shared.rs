@@ -129,7 +129,7 @@ impl Shared {
         let tensor = self.tensor(name)?;
         let range = range(&tensor, rows)?;
         let wanted: Vec<(Id, u64)> = blocks(&tensor, &range).collect();
-        let waited = self.ask(wanted.iter().map(|(id, _)| *id), stream);
+        let (waited, loops) = self.ask(wanted.iter().map(|(id, _)| *id), stream);
         let damaged = |(at, error): (u64, Error)| match error {
             Error::Corrupt { what, reason } => {
                 Error::corrupt(format!("tensor {name:?}, block {at}, {what}"), reason)
@@ -138,7 +138,7 @@ impl Shared {
         };
         let found = wanted
             .iter()
-            .map(|(id, at)| self.obtain(*id).map_err(|error| damaged((*at, error))))
+            .map(|(id, at)| self.obtain(*id, loops).map_err(|error| damaged((*at, error))))
             .collect::<Result<Vec<_>>>()?;
         if waited > 0 {
             let mut state = self.state();
@@ -149,13 +149,13 @@ impl Shared {
     }
 
     /// Counts requests for blocks. The caller reads the first one that is missing, and the threads begin with the others.
-    /// Returns the bytes of all that are missing.
-    fn ask(&self, wanted: impl Iterator<Item = Id>, stream: u64) -> u64 {
+    /// Returns the bytes of all that are missing, and whether the stream loops.
+    fn ask(&self, wanted: impl Iterator<Item = Id>, stream: u64) -> (u64, bool) {
         let mut state = self.state();
-        let (mut missing, mut bytes) = (0, 0);
+        let (mut missing, mut bytes, mut loops) = (0, 0, false);
         let help = self.options.threads > 0 && !state.closing;
         for id in wanted {
-            state.ask(id, stream);
+            loops = state.ask(id, stream);
             if state.resident(id).is_some() {
                 continue;
             }
@@ -167,18 +167,21 @@ impl Shared {
         }
         drop(state);
         self.work.notify_all();
-        bytes
+        (bytes, loops)
     }
 
     /// The bytes of a block, read by this thread unless another one is at it.
-    fn obtain(&self, id: Id) -> Result<Bytes> {
+    fn obtain(&self, id: Id, loops: bool) -> Result<Bytes> {
         let mut state = self.state();
         loop {
             let Some(block) = state.blocks.get_mut(&id) else {
                 return Err(Error::not_found("a block of a tensor that was replaced"));
             };
-            if let Some(raw) = &block.raw {
-                return Ok(raw.clone());
+            if let Some(raw) = block.raw.clone() {
+                if loops {
+                    state.pass(id);
+                }
+                return Ok(raw);
             }
             if !block.loading {
                 block.loading = true;
@@ -187,6 +190,9 @@ impl Shared {
                 let loaded = self.load(id);
                 let mut state = self.state();
                 state.readers -= 1;
+                if loops {
+                    state.pass(id);
+                }
                 if state.readers == 0 {
                     self.work.notify_all();
                 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::codec::Codec;
 use crate::disk::{Digest, Stored};
 use crate::prefetch::{Place, PrefetchOptions, Stream};
 use crate::queue::{Id, Queue};
@@ -17,8 +16,6 @@ pub(crate) type Bytes = Arc<Vec<u8>>;
 
 /// Streams that are remembered.
 const MOST_STREAMS: usize = 64;
-/// Bytes of blocks that wait to be compressed. Others are read from disk again when they are needed.
-const MOST_DEMOTED: u64 = 4 << 20;
 /// Requests after which a prefetched block is given up, if others need its room.
 const PATIENCE: u64 = 256;
 /// Prefetched blocks that are remembered.
@@ -38,6 +35,8 @@ pub(crate) struct Block {
     pub(crate) ahead: Option<u64>,
     /// Whether this process has written it, or read it without a fault.
     pub(crate) sound: bool,
+    /// The request of a loop that asked for it last, unless others asked or will ask for it.
+    pub(crate) passed: Option<u64>,
     place: Place,
 }
 
@@ -93,9 +92,15 @@ pub(crate) struct State {
     pub(crate) urgent: VecDeque<Id>,
     pub(crate) ahead: VecDeque<Id>,
     pub(crate) demoted: VecDeque<(Id, Bytes)>,
-    demoted_bytes: u64,
+    pub(crate) demoted_bytes: u64,
     /// Bytes that were prefetched and not asked for yet.
     ahead_bytes: u64,
+    /// Of these, bytes that have arrived. They are in RAM, but not in its queue.
+    pub(crate) held: u64,
+    /// Blocks that loops asked for, the latest last.
+    pub(crate) passed: Vec<(Id, u64)>,
+    /// Whether a thread had nothing to do since a block was late.
+    pub(crate) spare: bool,
     /// Prefetched blocks, and the number of requests before each.
     ahead_since: VecDeque<(Id, u64)>,
     /// Readers that load a block themselves.
@@ -130,6 +135,9 @@ impl State {
             demoted: VecDeque::new(),
             demoted_bytes: 0,
             ahead_bytes: 0,
+            held: 0,
+            passed: vec![],
+            spare: false,
             ahead_since: VecDeque::new(),
             readers: 0,
             closing: false,
@@ -198,8 +206,9 @@ impl State {
             })
             .unwrap_or(id);
         self.next_place += 1;
-        let (raw, packed, loading, ahead) = (None, None, false, None);
-        self.blocks.insert(id, Block { at, raw, packed, loading, uses: 1, ahead, sound, place });
+        let (raw, packed, loading, ahead, passed) = (None, None, false, None, None);
+        let block = Block { at, raw, packed, loading, uses: 1, ahead, sound, passed, place };
+        self.blocks.insert(id, block);
         self.block_bytes += u64::from(at.raw);
         self.stored_bytes += u64::from(at.stored);
         self.by_digest.insert(at.digest, id);
@@ -227,8 +236,16 @@ impl State {
             self.ram.remove(id);
             self.compressed.remove(id);
             if block.ahead.is_some() {
-                self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
+                self.less_ahead(u64::from(block.at.raw), block.raw.is_some());
             }
+        }
+    }
+
+    /// A block is no longer one that was prefetched and not asked for.
+    fn less_ahead(&mut self, bytes: u64, in_ram: bool) {
+        self.ahead_bytes = self.ahead_bytes.saturating_sub(bytes);
+        if in_ram {
+            self.held = self.held.saturating_sub(bytes);
         }
     }
 
@@ -249,7 +266,8 @@ impl State {
         if let Some(block) = self.blocks.get_mut(&id)
             && block.ahead.take().is_some()
         {
-            self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
+            let (bytes, in_ram) = (u64::from(block.at.raw), block.raw.is_some());
+            self.less_ahead(bytes, in_ram);
         }
     }
 
@@ -258,33 +276,47 @@ impl State {
         self.blocks.get(&id)?.raw.clone()
     }
 
-    /// Counts a request of a stream, and queues what the stream will ask for next.
-    pub(crate) fn ask(&mut self, id: Id, stream: u64) {
+    /// Counts a request of a stream, and queues what the stream will ask for next. Returns whether the stream loops; then
+    /// the caller calls [`State::pass`] when it has the block.
+    pub(crate) fn ask(&mut self, id: Id, stream: u64) -> bool {
         self.counts.requests += 1;
-        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let Some(block) = self.blocks.get_mut(&id) else { return false };
         let (place, bytes) = (block.place, u64::from(block.at.raw));
         let (in_ram, in_compressed) = (block.raw.is_some(), block.packed.is_some());
         let ahead = block.ahead.take();
+        block.passed = None;
         self.counts.in_ram += u64::from(in_ram);
         self.counts.in_compressed += u64::from(!in_ram && in_compressed);
-        if in_ram {
+        if let Some(of) = ahead {
+            self.counts.prefetched_used += 1;
+            self.less_ahead(bytes, in_ram);
+            match in_ram {
+                // As a block that was not prefetched, which this request would have put there.
+                true => self.ram.insert(id, bytes),
+                false => self.was_late(of),
+            }
+        } else if in_ram {
             self.ram.touch(id);
-        } else if in_compressed {
+        }
+        if !in_ram && in_compressed {
             self.compressed.touch(id);
         }
-        if let Some(of) = ahead {
-            self.ahead_bytes = self.ahead_bytes.saturating_sub(bytes);
-            self.counts.prefetched_used += 1;
-            if !in_ram {
-                self.counts.prefetched_late += 1;
-                let options = self.prefetch;
-                self.with_stream(of, |stream| stream.was_late(&options));
-            }
+        if self.prefetch.depth == 0 {
+            return false;
         }
-        if self.prefetch.depth > 0 {
+        let options = self.prefetch;
+        let own = self.stream(stream);
+        let (next, loops) = (own.next(place, &options), own.loops(options.confidence));
+        next.into_iter().for_each(|place| self.prefetch(place, stream));
+        loops
+    }
+
+    /// More depth helps only while the threads are not busy anyway.
+    fn was_late(&mut self, of: u64) {
+        self.counts.prefetched_late += 1;
+        if std::mem::take(&mut self.spare) {
             let options = self.prefetch;
-            let next = self.stream(stream).next(place, &options);
-            next.into_iter().for_each(|place| self.prefetch(place, stream));
+            self.with_stream(of, |stream| stream.was_late(&options));
         }
     }
 
@@ -292,6 +324,7 @@ impl State {
         let Some(id) = self.by_place.get(&place).copied() else { return };
         let Some(block) = self.blocks.get_mut(&id) else { return };
         let bytes = u64::from(block.at.raw);
+        block.passed = None;
         let waits = block.raw.is_some() || block.loading || block.ahead.is_some();
         let most = self.prefetch.bytes.min(self.ram.budget() / 2);
         if waits || bytes > most {
@@ -326,14 +359,17 @@ impl State {
         }
     }
 
-    /// A prefetched block was not asked for. False if it is no such block.
-    fn give_up(&mut self, id: Id) -> bool {
-        let Some(block) = self.blocks.get_mut(&id) else { return false };
-        let Some(of) = block.ahead.take() else { return false };
-        self.ahead_bytes = self.ahead_bytes.saturating_sub(u64::from(block.at.raw));
+    /// A prefetched block was not asked for. It stays until others need its room.
+    fn give_up(&mut self, id: Id) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let Some(of) = block.ahead.take() else { return };
+        let (bytes, in_ram) = (u64::from(block.at.raw), block.raw.is_some());
+        self.less_ahead(bytes, in_ram);
+        if in_ram {
+            self.ram.insert(id, bytes);
+        }
         self.counts.prefetched_unused += 1;
         self.with_stream(of, Stream::was_unused);
-        true
     }
 
     fn stream(&mut self, number: u64) -> &mut Stream {
@@ -351,59 +387,6 @@ impl State {
     fn with_stream(&mut self, number: u64, work: impl FnOnce(&mut Stream)) {
         if let Some((stream, _)) = self.streams.get_mut(&number) {
             work(stream);
-        }
-    }
-
-    /// Puts a block into RAM. Those that leave for it are queued for compressed RAM, if that gains anything.
-    pub(crate) fn keep(&mut self, id: Id, raw: Bytes) {
-        let Some(block) = self.blocks.get_mut(&id) else { return };
-        let bytes = raw.len() as u64;
-        block.raw = Some(raw);
-        block.sound = true;
-        self.ram.insert(id, bytes);
-        while let Some(out) = self.ram.evict() {
-            self.leave_ram(out);
-        }
-    }
-
-    fn leave_ram(&mut self, id: Id) {
-        let unused = self.give_up(id);
-        let Some(block) = self.blocks.get_mut(&id) else { return };
-        let raw = block.raw.take();
-        if unused {
-            return;
-        }
-        let gains = block.at.codec != Codec::Raw && block.packed.is_none();
-        let bytes = u64::from(block.at.raw);
-        if let Some(raw) = raw
-            && gains
-            && self.compressed.budget() > 0
-            && self.demoted_bytes + bytes <= MOST_DEMOTED
-        {
-            self.demoted_bytes += bytes;
-            self.demoted.push_back((id, raw));
-        }
-    }
-
-    pub(crate) fn next_demoted(&mut self) -> Option<(Id, Bytes)> {
-        let (id, raw) = self.demoted.pop_front()?;
-        self.demoted_bytes = self.demoted_bytes.saturating_sub(raw.len() as u64);
-        Some((id, raw))
-    }
-
-    /// Puts the stored form of a block into compressed RAM.
-    pub(crate) fn keep_compressed(&mut self, id: Id, packed: Bytes) {
-        let Some(block) = self.blocks.get_mut(&id) else { return };
-        if self.compressed.budget() == 0 || block.at.codec == Codec::Raw {
-            return;
-        }
-        let bytes = packed.len() as u64;
-        block.packed = Some(packed);
-        self.compressed.insert(id, bytes);
-        while let Some(out) = self.compressed.evict() {
-            if let Some(block) = self.blocks.get_mut(&out) {
-                block.packed = None;
-            }
         }
     }
 }

@@ -184,7 +184,11 @@ impl Store {
         drop(wanted);
         let found = first.map(|(id, _)| state.resident(id));
         let Some(found): Option<Vec<Bytes>> = found.into_iter().collect() else { return Ok(None) };
-        first.into_iter().for_each(|(id, _)| state.ask(id, stream));
+        if let Some((id, _)) = first
+            && state.ask(id, stream)
+        {
+            state.pass(id);
+        }
         let more = !state.ahead.is_empty();
         drop(state);
         if more {
@@ -244,7 +248,7 @@ impl Store {
             block_bytes: state.block_bytes,
             stored_bytes: state.stored_bytes,
             disk_bytes: state.pack_bytes,
-            ram_bytes: state.ram.bytes(),
+            ram_bytes: state.ram_bytes(),
             compressed_bytes: state.compressed.bytes(),
             counts: state.counts.clone(),
         }

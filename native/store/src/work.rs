@@ -45,6 +45,7 @@ impl Shared {
                     continue;
                 }
             }
+            state.spare |= state.ahead.is_empty();
             state = match pause.flatten() {
                 Some(wait) if !state.ahead.is_empty() || !state.demoted.is_empty() => {
                     let waited = self.work.wait_timeout(state, wait);

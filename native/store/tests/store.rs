@@ -572,3 +572,32 @@ fn blocks_that_leave_ram_are_compressed_and_come_back_from_there() {
     assert_eq!(stats.counts.read_bytes, read_before);
     assert!(stats.ram_bytes <= 20 << 14);
 }
+
+#[test]
+fn a_loop_keeps_what_fits_into_ram_and_reads_the_rest_once_a_round() {
+    let options = StoreOptions { ram: 40 << 14, compressed: 0, ..small() };
+    let store = Store::on(Box::new(Lossy::default()), options).unwrap();
+    let blocks = 100_u64;
+    for seed in 0..blocks {
+        store.put(&format!("{seed:03}"), f32s(), &[4096], &numbers(seed, 4096)).unwrap();
+    }
+    let round = |count: u64| {
+        let before = store.stats().counts;
+        for at in 0..count * blocks {
+            // The order of the names is not that of the requests.
+            let seed = at * 37 % blocks;
+            assert!(read(&store, &format!("{seed:03}")) == numbers(seed, 4096));
+            while !store.is_idle() {
+                std::thread::yield_now();
+            }
+        }
+        let after = store.stats().counts;
+        assert!(store.stats().ram_bytes <= 40 << 14);
+        (after.read_bytes - before.read_bytes) as f64 / store.stats().stored_bytes as f64
+    };
+    round(2);
+    // 40 of 100 blocks fit; a few are on their way.
+    let share = round(4) / 4.0;
+    assert!(share < 0.8, "{share}");
+    assert_eq!(store.stats().counts.prefetched_unused, 0);
+}
