@@ -1,6 +1,7 @@
-//! The packs of a store that is open for writing.
+//! The packs and the log of a store that is open for writing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sconce_tensor::{Error, Result};
 
@@ -11,6 +12,16 @@ use crate::disk::{Disk, HEADER, Stored};
 pub(crate) const ON_DISK: &str = "bytes on disk";
 /// A pack of this many bytes gets no more blocks.
 const PACK_BYTES: u64 = 64 << 20;
+
+/// The end of the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Log {
+    /// The generation of the index that it continues.
+    pub(crate) base: u64,
+    pub(crate) end: u64,
+    /// Bytes at which the index is written whole.
+    pub(crate) most: u64,
+}
 
 /// The packs of a store that is open for writing.
 #[derive(Debug)]
@@ -23,8 +34,12 @@ pub(crate) struct Writer {
     pub(crate) ends: BTreeMap<u32, u64>,
     /// Packs with bytes that may be lost in a power cut.
     pub(crate) dirty: Vec<u32>,
-    /// Whether names changed since the last commit.
-    pub(crate) changed: bool,
+    /// Packs that have grown since the last commit.
+    pub(crate) grown: BTreeSet<u32>,
+    /// Names that were put or deleted since the last commit.
+    pub(crate) touched: BTreeSet<Arc<str>>,
+    /// The log behind the index. `None` if the next commit writes the index whole.
+    pub(crate) log: Option<Log>,
     /// The failure after which nothing may be acknowledged any more.
     pub(crate) failed: Option<String>,
 }
@@ -56,7 +71,10 @@ impl Writer {
             current: None,
             ends,
             dirty: vec![],
-            changed: false,
+            grown: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            // Records of a killed process may lie behind the last whole one.
+            log: None,
             failed: None,
         })
     }
@@ -106,6 +124,7 @@ impl Writer {
         // After a failure the end stays, so the next block overwrites the rest of this one.
         disk.write(pack, end, &[&at.header()[..], stored].concat())?;
         self.ends.insert(pack, end + length);
+        self.grown.insert(pack);
         if !self.dirty.contains(&pack) {
             self.dirty.push(pack);
         }

@@ -8,7 +8,7 @@ use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
 use crate::disk::index::Index;
-use crate::disk::{Disk, Folder, IndexFile, pack_name};
+use crate::disk::{Disk, Folder, IndexFile, log, pack_name};
 use crate::options::StoreOptions;
 use crate::packs::Writer;
 use crate::prefetch::PrefetchOptions;
@@ -132,7 +132,7 @@ impl Store {
     /// # Errors
     /// As [`Store::commit`]; the store then stays open.
     pub fn close(&self) -> Result<()> {
-        self.shared.with_writer_if_any(|writer| self.shared.commit_changes(writer))?;
+        self.shared.with_writer_if_any(|writer| self.shared.commit_whole(writer))?;
         self.stop();
         let threads = std::mem::take(&mut *self.threads());
         // A thread that panicked has told so.
@@ -296,8 +296,29 @@ impl Drop for Store {
 /// How often a read begins again because its tensor was replaced or moved.
 const RETRIES: usize = 8;
 
-/// The index with the highest generation, and the fault of one that is damaged.
+/// The index after the latest commit, and the fault of a file that is damaged.
 fn latest(disk: &dyn Disk) -> Result<(Index, Option<String>)> {
+    // Before the index: a writer replaces the index first, and cuts its log off then.
+    let logs = IndexFile::ALL.map(|file| disk.read_log(file));
+    let path = |name: &str| disk.path().join(name).display().to_string();
+    let unread = IndexFile::ALL.iter().zip(&logs).find_map(|(file, log)| {
+        let reason = log.as_ref().err()?;
+        Some(format!("{}: {reason}", path(file.log_name())))
+    });
+    let logs = logs.map(|log| log.ok().flatten().unwrap_or_default());
+    let (index, fault) = whole(disk)?;
+    let file = |at: usize| path(IndexFile::ALL.get(at).map_or("log", |file| file.log_name()));
+    match log::replayed(index, [&logs[0], &logs[1]]) {
+        Ok((index, skipped)) => {
+            let skipped = skipped.map(|(at, reason)| format!("{}: {reason}", file(at)));
+            Ok((index, fault.or(skipped).or(unread)))
+        }
+        Err(reason) => Err(Error::corrupt(file(1), reason)),
+    }
+}
+
+/// The index with the highest generation, and the fault of one that is damaged.
+fn whole(disk: &dyn Disk) -> Result<(Index, Option<String>)> {
     let mut found: Option<Index> = None;
     let mut faults = vec![];
     let mut there = 0;

@@ -8,14 +8,17 @@ use sconce_tensor::{Error, Result};
 
 use crate::codec::{self, Codec};
 use crate::disk::index::{Index, MAX_INDEX, MAX_NAME};
+use crate::disk::log::Change;
 use crate::disk::{Digest, HEADER, IndexFile, Stored};
-use crate::packs::{ON_DISK, Writer};
+use crate::packs::{Log, ON_DISK, Writer};
 use crate::queue::Id;
 use crate::shared::Shared;
 use crate::state::Block;
 use crate::store::Store;
 use crate::tensor::{Dtype, Tensor};
 
+/// Bytes that a log may always have.
+const LEAST_LOG: u64 = 64 << 10;
 /// Tensors that are looked up under one lock.
 const AT_ONCE: usize = 256;
 
@@ -35,9 +38,24 @@ impl Shared {
         }
     }
 
-    /// Commits what changed since the last commit.
+    /// Commits what changed since the last commit: to the log, or with a whole index if the log has become too long.
     pub(crate) fn commit_changes(&self, writer: &mut Writer) -> Result<()> {
-        if writer.changed { self.commit_all(writer) } else { Ok(()) }
+        if writer.touched.is_empty() {
+            return Ok(());
+        }
+        match writer.log.take() {
+            Some(log) if self.logged(writer, log)? => Ok(()),
+            _ => self.commit_all(writer),
+        }
+    }
+
+    /// Commits what changed, and folds the log into the index.
+    pub(crate) fn commit_whole(&self, writer: &mut Writer) -> Result<()> {
+        match writer.log {
+            Some(log) if log.end == 0 && writer.touched.is_empty() => Ok(()),
+            None if writer.touched.is_empty() => Ok(()),
+            _ => self.commit_all(writer),
+        }
     }
 
     /// Refuses later changes, and lets another process write.
@@ -83,7 +101,12 @@ impl Shared {
             if let Some((id, _)) = state.used(digest, u64::from(raw_bytes)) {
                 return Ok(id);
             }
-            Ok(state.mended(at).unwrap_or_else(|| state.add(at, true)))
+            if let Some(id) = state.mended(at) {
+                // Other tensors use it too, of which a record of the log says nothing.
+                writer.log = None;
+                return Ok(id);
+            }
+            Ok(state.add(at, true))
         })?;
         let mut state = self.state();
         if let Some(packed) = packed {
@@ -224,32 +247,80 @@ impl Shared {
     fn name(&self, name: &str, tensor: Option<Arc<Tensor>>) -> Result<()> {
         self.with_writer(|writer| {
             self.state().name(name, tensor);
-            writer.changed = true;
+            writer.touched.insert(name.into());
             Ok(())
         })
     }
 
-    /// Syncs the packs and replaces the index.
-    pub(crate) fn commit_all(&self, writer: &mut Writer) -> Result<()> {
-        let mut index = self.indexed();
-        // A commit that failed may have left a copy of its generation.
-        writer.generation += 1;
-        index.generation = writer.generation;
-        index.next_pack = writer.next_pack;
-        index.packs = writer.ends.iter().map(|(pack, end)| (*pack, *end)).collect();
+    /// Syncs the packs.
+    fn synced(&self, writer: &mut Writer) -> Result<()> {
         while let Some(pack) = writer.dirty.last().copied() {
             // A failed sync may have dropped bytes that a later sync would not miss.
             self.disk.sync(pack).inspect_err(|error| writer.failed = Some(error.to_string()))?;
             writer.dirty.pop();
         }
+        Ok(())
+    }
+
+    /// Syncs the packs and replaces the index.
+    pub(crate) fn commit_all(&self, writer: &mut Writer) -> Result<()> {
+        writer.log = None;
+        let tensors: Vec<_> =
+            self.state().tensors.iter().map(|(name, own)| (name.clone(), own.clone())).collect();
+        let mut index = self.indexed(&tensors);
+        // A commit that failed may have left a copy of its generation.
+        writer.generation += 1;
+        index.generation = writer.generation;
+        index.next_pack = writer.next_pack;
+        index.packs = writer.ends.iter().map(|(pack, end)| (*pack, *end)).collect();
+        self.synced(writer)?;
         let bytes = index.to_bytes();
         if bytes.len() as u64 > MAX_INDEX {
             let (got, most) = (bytes.len() as f64, MAX_INDEX as f64);
             return Err(Error::out_of_range("bytes of the index", got, 0.0, most));
         }
         IndexFile::ALL.iter().try_for_each(|file| self.disk.write_index(*file, &bytes))?;
-        writer.changed = false;
+        writer.touched.clear();
+        writer.grown.clear();
+        // Records of the old log are not those of this index. One that cannot be cut off is not continued.
+        if IndexFile::ALL.iter().all(|file| self.disk.clear_log(*file).is_ok()) {
+            let most = (bytes.len() as u64).max(LEAST_LOG);
+            writer.log = Some(Log { base: index.generation, end: 0, most });
+        }
         Ok(())
+    }
+
+    /// Syncs the packs and appends a record to both logs. False if the log would become too long.
+    fn logged(&self, writer: &mut Writer, log: Log) -> Result<bool> {
+        let (mut tensors, mut removed) = (vec![], vec![]);
+        let state = self.state();
+        for name in &writer.touched {
+            match state.tensors.get(name) {
+                Some(tensor) => tensors.push((name.clone(), tensor.clone())),
+                None => removed.push(name.to_string()),
+            }
+        }
+        drop(state);
+        let mut put = self.indexed(&tensors);
+        writer.generation += 1;
+        put.generation = writer.generation;
+        put.next_pack = writer.next_pack;
+        let mut packs = std::mem::take(&mut writer.grown);
+        packs.extend(put.blocks.iter().map(|block| block.pack));
+        let end = |pack: &u32| writer.ends.get(pack).map(|end| (*pack, *end));
+        put.packs = packs.iter().filter_map(end).collect();
+        let record = Change { base: log.base, removed, put }.to_bytes();
+        let end = log.end + record.len() as u64;
+        if end > log.most {
+            return Ok(false);
+        }
+        self.synced(writer)?;
+        // After a failure the next commit writes the index whole: the log may hold any part of the record.
+        let write = |file: &IndexFile| self.disk.write_log(*file, log.end, &record);
+        IndexFile::ALL.iter().try_for_each(write)?;
+        writer.touched.clear();
+        writer.log = Some(Log { end, ..log });
+        Ok(true)
     }
 
     /// The packs of which less than a share is used.
@@ -289,11 +360,9 @@ impl Shared {
         Ok(whole)
     }
 
-    /// The index of what the store holds, without packs. The caller holds the writer, so nothing moves meanwhile; the lock
+    /// The index of tensors, without packs. The caller holds the writer, so nothing moves meanwhile; the lock
     /// of the blocks is free in between, so that readers do not wait.
-    fn indexed(&self) -> Index {
-        let tensors: Vec<(Arc<str>, Arc<Tensor>)> =
-            self.state().tensors.iter().map(|(name, own)| (name.clone(), own.clone())).collect();
+    fn indexed(&self, tensors: &[(Arc<str>, Arc<Tensor>)]) -> Index {
         let mut places: HashMap<Id, u32> = HashMap::new();
         let mut index = Index::default();
         for part in tensors.chunks(AT_ONCE) {

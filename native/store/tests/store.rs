@@ -341,6 +341,75 @@ fn a_damaged_index_is_named_and_its_copy_is_read() {
     assert_eq!(kind(both), Some(Kind::Corrupt));
 }
 
+#[test]
+fn a_flipped_bit_of_a_log_is_named_and_its_copy_is_read() {
+    let disk = Lossy::default();
+    let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+    for seed in 0..5 {
+        store.put(&format!("t{seed}"), f32s(), &[900], &numbers(seed, 900)).unwrap();
+        store.commit().unwrap();
+    }
+    drop(store);
+    let mut bits = 0;
+    for bit in (0..).step_by(37).take_while(|bit| disk.flip_log(IndexFile::Index, *bit)) {
+        disk.flip_log(IndexFile::Index, bit);
+        for (file, name) in [(IndexFile::Index, "log:"), (IndexFile::Copy, "log.copy:")] {
+            disk.flip_log(file, bit);
+            let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+            assert!(store.fault().is_some_and(|fault| fault.contains(name)), "{:?}", store.fault());
+            (0..5).for_each(|at| assert!(read(&store, &format!("t{at}")) == numbers(at, 900)));
+            disk.flip_log(file, bit);
+        }
+        bits += 1;
+    }
+    assert!(bits > 50, "{bits}");
+    let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+    assert_eq!((store.fault(), store.verify()), (None, vec![]));
+}
+
+#[test]
+fn commits_append_to_a_log_that_the_index_takes_up_now_and_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = |name: &str| std::fs::metadata(folder.path().join(name)).map_or(0, |own| own.len());
+    let store = Store::open(folder.path(), small()).unwrap();
+    let (mut whole, mut longest) = (0, 0);
+    for step in 0..400_u64 {
+        let before = long("index");
+        for at in 0..10 {
+            let name = format!("t{}", (step * 10 + at) % 3000);
+            store.put(&name, u8s(), &[8], &(step * 10 + at).to_le_bytes()).unwrap();
+        }
+        if step % 7 == 6 {
+            store.delete(&format!("t{}", step * 10 % 3000)).unwrap();
+        }
+        store.commit().unwrap();
+        whole += u64::from(long("index") != before);
+        longest = longest.max(long("log"));
+        assert_eq!(long("log"), long("log.copy"));
+    }
+    assert!((2..40).contains(&whole), "{whole} whole indices");
+    assert!((10_000..600_000).contains(&longest), "{longest} bytes of the log");
+    let read_only = StoreOptions { read_only: true, ..small() };
+    let reader = Store::open(folder.path(), read_only).unwrap();
+    assert_eq!(reader.names(), store.names());
+    store.put("last", u8s(), &[1], &[1]).unwrap();
+    store.delete("t5").unwrap();
+    store.commit().unwrap();
+    reader.refresh().unwrap();
+    assert_eq!(reader.names(), store.names());
+    let names = store.names();
+    let all = |store: &Store| names.iter().map(|name| read(store, name)).collect::<Vec<_>>();
+    let expected = all(&store);
+    assert!(long("log") > 0 && all(&reader) == expected);
+    store.close().unwrap();
+    assert_eq!((long("log"), long("log.copy")), (0, 0));
+    // A folder without logs, as older versions have made it.
+    std::fs::remove_file(folder.path().join("log")).unwrap();
+    std::fs::remove_file(folder.path().join("log.copy")).unwrap();
+    let again = Store::open(folder.path(), small()).unwrap();
+    assert!(again.names() == names && all(&again) == expected && again.verify().is_empty());
+}
+
 /// The tensors of every acknowledged commit are there after a cut at any operation, and what was not committed is there
 /// whole or not at all.
 #[test]
@@ -374,7 +443,9 @@ fn what_was_committed_survives_a_power_cut_at_any_moment() {
     assert!(operations > 60, "{operations}");
     for cut in 0..operations {
         let disk = Lossy::default();
-        disk.0.lock().unwrap().left = Some(cut);
+        let mut content = disk.0.lock().unwrap();
+        (content.left, content.torn, content.logs_stay) = (Some(cut), true, cut % 2 == 0);
+        drop(content);
         let (acknowledged, pending) = run(&disk);
         for seed in 0..3 {
             let store = Store::on(Box::new(disk.after_power_cut(seed)), small()).unwrap();

@@ -166,15 +166,44 @@ impl Disk for Folder {
     }
 
     fn read_index(&self, file: IndexFile) -> Result<Option<Vec<u8>>> {
-        let path = self.path.join(file.name());
-        match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(&path)(error)),
-            Ok(_) => files::read(&path, MAX_INDEX).map(Some),
+        read(&self.path.join(file.name()))
+    }
+
+    fn write_log(&self, file: IndexFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(file.log_name());
+        let is_new = !path.exists();
+        let mut options = OpenOptions::new();
+        let log = options.write(true).create(true).truncate(false).open(&path);
+        let write = |log: File| {
+            log.write_all_at(bytes, offset)?;
+            log.sync_data()
+        };
+        log.and_then(write).map_err(Error::io(&path))?;
+        if is_new { sync_folder(&self.path) } else { Ok(()) }
+    }
+
+    fn clear_log(&self, file: IndexFile) -> Result<()> {
+        let path = self.path.join(file.log_name());
+        match OpenOptions::new().write(true).open(&path).and_then(|log| log.set_len(0)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            cleared => cleared.map_err(Error::io(&path)),
         }
+    }
+
+    fn read_log(&self, file: IndexFile) -> Result<Option<Vec<u8>>> {
+        read(&self.path.join(file.log_name()))
     }
 
     fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// The bytes of a file. `None` if there is none.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(path)(error)),
+        Ok(_) => files::read(path, MAX_INDEX).map(Some),
     }
 }

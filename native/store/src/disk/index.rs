@@ -111,7 +111,8 @@ impl Index {
         Ok(index)
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Finds what contradicts itself.
+    pub(super) fn check(&self) -> Result<(), String> {
         let mut ends = std::collections::HashMap::new();
         for (pack, end) in &self.packs {
             if *pack >= self.next_pack || ends.insert(*pack, *end).is_some() {
@@ -171,12 +172,7 @@ fn stored(from: &mut Reader) -> Result<Stored, String> {
 }
 
 fn tensor(from: &mut Reader) -> Result<(String, Tensor), String> {
-    let length = usize::from(u16::from_le_bytes(from.array()?));
-    let name = from.bytes(length)?;
-    let name = str::from_utf8(name).map_err(|_| "a name that is not UTF-8")?.to_owned();
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(format!("a name of {} bytes", name.len()));
-    }
+    let name = from.name()?;
     let [dtype, rank] = from.array()?;
     let dtype = Dtype::of(dtype).ok_or_else(|| format!("type {dtype}"))?;
     let shape = (0..rank).map(|_| from.u64()).collect::<Result<Vec<_>, _>>()?;
@@ -186,10 +182,10 @@ fn tensor(from: &mut Reader) -> Result<(String, Tensor), String> {
 }
 
 /// The bytes that are left.
-struct Reader<'b>(&'b [u8]);
+pub(super) struct Reader<'b>(pub(super) &'b [u8]);
 
 impl<'b> Reader<'b> {
-    fn bytes(&mut self, count: usize) -> Result<&'b [u8], String> {
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'b [u8], String> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or("an index that is cut off")?;
         self.0 = rest;
         Ok(taken)
@@ -201,16 +197,26 @@ impl<'b> Reader<'b> {
         Ok(*taken)
     }
 
-    fn u32(&mut self) -> Result<u32, String> {
+    pub(super) fn u32(&mut self) -> Result<u32, String> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, String> {
+    pub(super) fn u64(&mut self) -> Result<u64, String> {
         self.array().map(u64::from_le_bytes)
     }
 
+    pub(super) fn name(&mut self) -> Result<String, String> {
+        let length = usize::from(u16::from_le_bytes(self.array()?));
+        let name = self.bytes(length)?;
+        let name = str::from_utf8(name).map_err(|_| "a name that is not UTF-8")?.to_owned();
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(format!("a name of {} bytes", name.len()));
+        }
+        Ok(name)
+    }
+
     /// A list whose entries have at least `least` bytes each.
-    fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         least: usize,
         entry: impl Fn(&mut Self) -> Result<T, String>,

@@ -1,13 +1,15 @@
-//! Blocks on disk: packs of many blocks, and an index that is swapped whole.
+//! Blocks on disk: packs of many blocks, an index that is swapped whole, and a log of the commits since.
 //!
 //! | file | content |
 //! |---|---|
 //! | `packs/NNNNNNNN.pack` | blocks, each behind a header; only appended to, and never changed below the end that the index names |
 //! | `index`, `index.copy` | tensors and blocks, see [`index`]; two, so that a damaged one loses nothing |
+//! | `log`, `log.copy` | what later commits have changed, see [`log`]; until it is as long as the index, which is then written whole |
 //! | `lock` | held by the process that writes |
 
 mod folder;
 pub mod index;
+pub mod log;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -69,6 +71,24 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Those of the system.
     fn read_index(&self, file: IndexFile) -> Result<Option<Vec<u8>>>;
 
+    /// Writes into the log beside an index, which is then durable up to there. After a failure any part may be there.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn write_log(&self, file: IndexFile, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Cuts off the log beside an index, if there is one. A power cut may undo that.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn clear_log(&self, file: IndexFile) -> Result<()>;
+
+    /// Reads the log beside an index. `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn read_log(&self, file: IndexFile) -> Result<Option<Vec<u8>>>;
+
     /// Lets another process write.
     fn release(&self) {}
 
@@ -99,6 +119,14 @@ impl IndexFile {
             IndexFile::Copy => "index.copy",
         }
     }
+
+    /// The name of the log beside it.
+    pub fn log_name(self) -> &'static str {
+        match self {
+            IndexFile::Index => "log",
+            IndexFile::Copy => "log.copy",
+        }
+    }
 }
 
 /// The name of a pack's file within the store.
@@ -122,7 +150,7 @@ impl Digest {
 }
 
 /// Where and how a block is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stored {
     /// The content.
     pub digest: Digest,

@@ -55,6 +55,7 @@ fn put(bytes: &mut Vec<u8>, offset: u64, new: &[u8]) {
 pub struct Content {
     packs: HashMap<u32, Pack>,
     indices: HashMap<IndexFile, Vec<u8>>,
+    logs: HashMap<IndexFile, Vec<u8>>,
     /// Operations until the power is cut, or `None`.
     pub left: Option<u64>,
     /// Bytes after which the disk is full.
@@ -62,6 +63,10 @@ pub struct Content {
     /// Whether syncs fail.
     pub syncs_fail: bool,
     pub operations: u64,
+    /// Whether the write to a log at which the power is cut leaves a part of it.
+    pub torn: bool,
+    /// Whether a log that was cut off is there again.
+    pub logs_stay: bool,
 }
 
 /// A disk in memory, whose contents outlive a store.
@@ -102,8 +107,8 @@ impl Lossy {
             }
             packs.insert(*number, Pack { durable, written: vec![] });
         }
-        let indices = content.indices.clone();
-        Lossy(Arc::new(Mutex::new(Content { packs, indices, ..Content::default() })))
+        let (indices, logs) = (content.indices.clone(), content.logs.clone());
+        Lossy(Arc::new(Mutex::new(Content { packs, indices, logs, ..Content::default() })))
     }
 
     /// Flips one bit of a pack.
@@ -118,6 +123,13 @@ impl Lossy {
     pub fn flip_index(&self, file: IndexFile, bit: u64) {
         let mut content = self.0.lock().unwrap();
         content.indices.get_mut(&file).unwrap()[bit as usize / 8] ^= 1 << (bit % 8);
+    }
+
+    /// Flips one bit of a log. False if it has no such bit.
+    pub fn flip_log(&self, file: IndexFile, bit: u64) -> bool {
+        let mut content = self.0.lock().unwrap();
+        let byte = content.logs.get_mut(&file).and_then(|log| log.get_mut(bit as usize / 8));
+        byte.map(|byte| *byte ^= 1 << (bit % 8)).is_some()
     }
 
     pub fn sizes(&self) -> Vec<(u32, u64)> {
@@ -213,6 +225,41 @@ impl Disk for Lossy {
 
     fn read_index(&self, file: IndexFile) -> Result<Option<Vec<u8>>> {
         Ok(self.0.lock().unwrap().indices.get(&file).cloned())
+    }
+
+    fn write_log(&self, file: IndexFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut content = self.0.lock().unwrap();
+        if content.left == Some(0) && content.torn {
+            // The cut comes in the middle of this write: a part of it arrives, and zeros for the rest.
+            content.torn = false;
+            let rng = Rng::new(content.operations, "torn", 0);
+            let mut part = vec![0; rng.below(0, bytes.len() as u64 + 1) as usize];
+            let whole = rng.below(1, part.len() as u64 + 1) as usize;
+            part[..whole].copy_from_slice(&bytes[..whole]);
+            put(content.logs.entry(file).or_default(), offset, &part);
+        }
+        drop(content);
+        self.with(|content| {
+            if content.room == Some(0) {
+                return Err(full());
+            }
+            put(content.logs.entry(file).or_default(), offset, bytes);
+            Ok(())
+        })
+    }
+
+    fn clear_log(&self, file: IndexFile) -> Result<()> {
+        self.with(|content| {
+            // A power cut may undo it, so records of older indices stay.
+            if !content.logs_stay {
+                content.logs.remove(&file);
+            }
+            Ok(())
+        })
+    }
+
+    fn read_log(&self, file: IndexFile) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().unwrap().logs.get(&file).cloned())
     }
 
     fn path(&self) -> &Path {
