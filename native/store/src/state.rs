@@ -105,6 +105,8 @@ pub(crate) struct State {
     ahead_since: VecDeque<(Id, u64)>,
     /// Readers that load a block themselves.
     pub(crate) readers: u32,
+    /// Readers that wait for another thread.
+    pub(crate) waiting: u32,
     pub(crate) closing: bool,
     /// Bytes of the packs on disk.
     pub(crate) pack_bytes: u64,
@@ -140,6 +142,7 @@ impl State {
             spare: false,
             ahead_since: VecDeque::new(),
             readers: 0,
+            waiting: 0,
             closing: false,
             pack_bytes: 0,
             bytes: 0,
@@ -274,6 +277,17 @@ impl State {
     /// The bytes of a block, if they are in RAM.
     pub(crate) fn resident(&self, id: Id) -> Option<Bytes> {
         self.blocks.get(&id)?.raw.clone()
+    }
+
+    /// The place of a block that lies on disk only, and that no thread reads.
+    pub(crate) fn idle_on_disk(&self, id: Id) -> Option<Stored> {
+        let block = self.blocks.get(&id)?;
+        (block.packed.is_none() && !block.loading).then_some(block.at)
+    }
+
+    /// Whether there is work for which no reader waits.
+    pub(crate) fn has_background(&self) -> bool {
+        !self.ahead.is_empty() || !self.demoted.is_empty()
     }
 
     /// Counts a request of a stream, and queues what the stream will ask for next. Returns whether the stream loops; then

@@ -14,7 +14,7 @@ use crate::packs::Writer;
 use crate::prefetch::PrefetchOptions;
 use crate::queue::Id;
 use crate::shared::{Rows, Shared, blocks, range, rows_of};
-use crate::state::{Bytes, Counts, State};
+use crate::state::{Counts, State};
 use crate::tensor::Tensor;
 
 /// The contents of a store, and their places.
@@ -164,7 +164,8 @@ impl Store {
         self.shared.tensor(name)
     }
 
-    /// Rows of a tensor, or all, if they lie in one block that is in RAM. Never waits.
+    /// Rows of a tensor, or all, if they lie in one block that is in RAM, or in a small one in the system's cache of files.
+    /// Never waits.
     ///
     /// # Errors
     /// `NotFound` for an unknown name, `OutOfRange` for rows that do not exist.
@@ -182,19 +183,32 @@ impl Store {
         let mut wanted = blocks(&tensor, &range);
         let (first, None) = (wanted.next(), wanted.next()) else { return Ok(None) };
         drop(wanted);
-        let found = first.map(|(id, _)| state.resident(id));
-        let Some(found): Option<Vec<Bytes>> = found.into_iter().collect() else { return Ok(None) };
-        if let Some((id, _)) = first
-            && state.ask(id, stream)
-        {
+        let Some((id, _)) = first else { return Ok(Some(rows_of(tensor, &range, vec![]))) };
+        let mut found = state.resident(id);
+        if found.is_none() {
+            let Some(at) = state.idle_on_disk(id) else { return Ok(None) };
+            drop(state);
+            let Some(read) = shared.at_once(&at) else { return Ok(None) };
+            state = shared.state();
+            if state.blocks.get(&id).is_none_or(|block| block.at != at) {
+                return Ok(None);
+            }
+            found = Some(read);
+        }
+        let (was_there, loops) = (state.resident(id).is_some(), state.ask(id, stream));
+        if let (false, Some(read)) = (was_there, &found) {
+            state.counts.read_bytes += state.blocks.get(&id).map_or(0, |b| u64::from(b.at.stored));
+            state.keep(id, read.clone());
+        }
+        if loops {
             state.pass(id);
         }
-        let more = !state.ahead.is_empty();
+        let more = state.has_background();
         drop(state);
         if more {
             shared.work.notify_all();
         }
-        Ok(Some(rows_of(tensor, &range, found)))
+        Ok(Some(rows_of(tensor, &range, found.into_iter().collect())))
     }
 
     /// Rows of a tensor, or all. Waits for blocks that are not in RAM.

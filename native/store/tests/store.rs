@@ -672,3 +672,34 @@ fn a_loop_keeps_what_fits_into_ram_and_reads_the_rest_once_a_round() {
     assert!(share < 0.8, "{share}");
     assert_eq!(store.stats().counts.prefetched_unused, 0);
 }
+
+#[test]
+fn small_blocks_are_read_without_a_thread_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { ram: 0, compressed: 0, ..small() };
+    let store = Store::open(folder.path(), options.clone()).unwrap();
+    (0..50).for_each(|seed| {
+        store.put(&format!("{seed}"), f32s(), &[500], &numbers(seed, 500)).unwrap()
+    });
+    store.close().unwrap();
+    let pack = folder.path().join("packs/00000000.pack");
+    let store = Store::open(folder.path(), options).unwrap();
+    assert!(read(&store, "0") == numbers(0, 500));
+    let mut at_once = 0;
+    for seed in 0..50 {
+        // Whether the system has the block in RAM is its own affair.
+        if let Some(rows) = store.resident(&format!("{seed}"), None, 0).unwrap() {
+            assert!(rows.to_vec() == numbers(seed, 500));
+            at_once += 1;
+        }
+    }
+    assert_eq!(store.stats().counts.requests, 1 + at_once);
+    let mut bytes = std::fs::read(&pack).unwrap();
+    bytes.iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(&pack, bytes).unwrap();
+    for seed in 0..50 {
+        let name = format!("{seed}");
+        assert!(store.resident(&name, None, 0).unwrap().is_none());
+        assert_eq!(kind(store.read(&name, None, 0)), Some(Kind::Corrupt));
+    }
+}

@@ -48,27 +48,33 @@ pub fn is_width(width: u8) -> bool {
     matches!(width, 1 | 2 | 4 | 8)
 }
 
-/// Chooses the codec by a trial on the first chunk of the middle half.
-pub fn choose(raw: &[u8], width: u8) -> Codec {
+/// Chooses the codec by a trial on the first chunk of the middle half. Returns the stored sample too.
+fn tried(raw: &[u8], width: u8) -> (Codec, Vec<u8>) {
     let begin = (raw.len() / 4).next_multiple_of(8).min(raw.len());
     let sample = raw.get(begin..).unwrap_or_default();
     let sample = sample.get(..CHUNK).unwrap_or(if raw.len() <= CHUNK { raw } else { sample });
-    let size = |codec| encode_as(codec, width, sample).len();
-    let (plain, bits) = (size(Codec::Lz4), size(Codec::Bits));
-    match plain.min(bits) as f64 <= WORTH * sample.len() as f64 {
-        false => Codec::Raw,
-        true if plain <= bits => Codec::Lz4,
-        true => Codec::Bits,
+    let plain = encode_as(Codec::Lz4, width, sample);
+    let bits = encode_as(Codec::Bits, width, sample);
+    match plain.len().min(bits.len()) as f64 <= WORTH * sample.len() as f64 {
+        false => (Codec::Raw, vec![]),
+        true if plain.len() <= bits.len() => (Codec::Lz4, plain),
+        true => (Codec::Bits, bits),
     }
+}
+
+/// The codec of the trial.
+pub fn choose(raw: &[u8], width: u8) -> Codec {
+    tried(raw, width).0
 }
 
 /// The codec that the trial chose, and the stored bytes; raw if the whole gains too little.
 pub fn encode(raw: &[u8], width: u8) -> (Codec, Option<Vec<u8>>) {
-    let codec = choose(raw, width);
+    let (codec, sample) = tried(raw, width);
     if codec == Codec::Raw {
         return (Codec::Raw, None);
     }
-    let stored = encode_as(codec, width, raw);
+    // A block of one chunk is its own sample.
+    let stored = if raw.len() <= CHUNK { sample } else { encode_as(codec, width, raw) };
     match stored.len() as f64 <= WORTH * raw.len() as f64 {
         true => (codec, Some(stored)),
         false => (Codec::Raw, None),

@@ -116,6 +116,20 @@ impl Disk for Folder {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    fn read_now(&self, pack: u32, offset: u64, to: &mut [u8]) -> bool {
+        use std::os::fd::AsRawFd;
+        // Opening a file may wait.
+        let Some(file) = self.opened().get(&pack).cloned() else { return false };
+        let Ok(offset) = libc::off_t::try_from(offset) else { return false };
+        let part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        // SAFETY: the call writes at most `to.len()` bytes into `to`; `part` and `file` outlive it.
+        let read = unsafe {
+            libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT)
+        };
+        usize::try_from(read).is_ok_and(|read| read == to.len())
+    }
+
     fn sync(&self, pack: u32) -> Result<()> {
         let path = self.path.join(pack_name(pack));
         self.pack(pack, false)?.sync_data().map_err(Error::io(&path))

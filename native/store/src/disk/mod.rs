@@ -35,6 +35,11 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// `Corrupt` if the pack ends before.
     fn read(&self, pack: u32, offset: u64, to: &mut [u8]) -> Result<()>;
 
+    /// Reads from a pack as [`Disk::read`] does, if that never waits. False if it would, or after an error.
+    fn read_now(&self, _pack: u32, _offset: u64, _to: &mut [u8]) -> bool {
+        false
+    }
+
     /// Returns when all written bytes of a pack would survive a power cut.
     ///
     /// # Errors
