@@ -1,10 +1,12 @@
 //! Opens stores, and reads, checks and rewrites what is in them.
 //!
-//! An input is the length of the index (u32), the index, and the bytes of pack 0.
+//! An input is the length of the index (u32), the index, and the bytes of pack 0. With the highest bit of the length, a log
+//! comes between: its length (u32), and its bytes.
 
 use std::path::Path;
 
 use sconce_store::disk::index::Index;
+use sconce_store::disk::log::Change;
 use sconce_store::{Dtype, Store, StoreOptions};
 use sconce_tensor::{Error, Result, fs};
 
@@ -24,18 +26,40 @@ fn options() -> StoreOptions {
     }
 }
 
-fn join(index: &[u8], pack: &[u8]) -> Vec<u8> {
-    [&(index.len() as u32).to_le_bytes()[..], index, pack].concat()
+/// The bit of the first length that says that there is a log.
+const LOG: u32 = 1 << 31;
+
+/// The files of a store.
+struct Files<'i> {
+    index: &'i [u8],
+    log: &'i [u8],
+    pack: &'i [u8],
 }
 
-fn split(input: &[u8]) -> Option<(&[u8], &[u8])> {
+impl Files<'_> {
+    fn join(&self) -> Vec<u8> {
+        let (index, log) = (self.index.len() as u32, self.log.len() as u32);
+        let log = if log == 0 { vec![] } else { [&log.to_le_bytes()[..], self.log].concat() };
+        let index = if log.is_empty() { index } else { index | LOG };
+        [&index.to_le_bytes()[..], self.index, &log, self.pack].concat()
+    }
+}
+
+fn split(input: &[u8]) -> Option<Files<'_>> {
     let (length, rest) = input.split_first_chunk()?;
-    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+    let length = u32::from_le_bytes(*length);
+    let (index, rest) = rest.split_at_checked((length & !LOG) as usize)?;
+    if length & LOG == 0 {
+        return Some(Files { index, log: &[], pack: rest });
+    }
+    let (length, rest) = rest.split_first_chunk()?;
+    let (log, pack) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    Some(Files { index, log, pack })
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
     let dir = scratch::folder("store");
-    let made = || -> Result<Vec<u8>> {
+    let made = || -> Result<Vec<Vec<u8>>> {
         let store = Store::open(&dir, options())?;
         let small: Vec<u8> = (0..20_000_u32).flat_map(|i| (i / 50).to_le_bytes()).collect();
         store.put("runs", Dtype::named("u32")?, &[200, 100], &small)?;
@@ -44,19 +68,32 @@ pub fn seeds() -> Vec<Vec<u8>> {
         store.put("mixed", Dtype::named("bf16")?, &[4500], &mixed)?;
         store.put("again", Dtype::named("u32")?, &[20_000], &small)?;
         store.put("none", Dtype::named("f64")?, &[0, 3], &[])?;
+        // The first commit goes to the log; closing the store takes the log up.
         store.commit()?;
-        let index = fs::read(&dir.join("index"), u64::MAX)?;
-        Ok(join(&index, &fs::read(&dir.join("packs/00000000.pack"), u64::MAX)?))
+        store.delete("again")?;
+        store.put("mixed", Dtype::named("bf16")?, &[4500], &mixed)?;
+        store.commit()?;
+        let logged = files(&dir)?;
+        store.close()?;
+        Ok(vec![logged, files(&dir)?])
     };
     let made = made().expect("a store");
     scratch::remove(&dir);
-    vec![made]
+    made
 }
 
-/// Changes the index, and keeps its checksum right, or the pack, and keeps the checksums of its blocks right.
+fn files(dir: &Path) -> Result<Vec<u8>> {
+    let [index, log, pack] =
+        ["index", "log", "packs/00000000.pack"].map(|name| fs::read(&dir.join(name), u64::MAX));
+    Ok(Files { index: &index?, log: &log?, pack: &pack? }.join())
+}
+
+/// Changes the index, or a record of the log, and keeps its checksum right, or the pack, and keeps the checksums of its
+/// blocks right.
 pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
-    let Some((index, pack)) = split(input) else { return bytes::mutate(rng, input) };
-    let (mut index, mut pack) = (index.to_vec(), pack.to_vec());
+    let Some(files) = split(input) else { return bytes::mutate(rng, input) };
+    let (mut index, mut log) = (files.index.to_vec(), files.log.to_vec());
+    let mut pack = files.pack.to_vec();
     if rng.below(3) == 0 {
         bytes::mutate(rng, &mut pack);
         if let (Ok(mut own), true) = (Index::of_bytes(&index), rng.below(8) > 0) {
@@ -67,20 +104,63 @@ pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
             }
             index = own.to_bytes();
         }
+    } else if log.is_empty() || rng.below(2) == 0 {
+        changed(rng, &mut index);
     } else {
-        index.truncate(index.len().saturating_sub(4));
-        bytes::mutate(rng, &mut index);
-        let sum = crc32fast::hash(&index).to_le_bytes();
-        index.extend_from_slice(&sum);
+        log = changed_log(rng, &log);
     }
-    *input = join(&index, &pack);
+    *input = Files { index: &index, log: &log, pack: &pack }.join();
+}
+
+/// Changes bytes whose last four are the checksum of the others.
+fn changed(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    bytes.truncate(bytes.len().saturating_sub(4));
+    bytes::mutate(rng, bytes);
+    let sum = crc32fast::hash(bytes).to_le_bytes();
+    bytes.extend_from_slice(&sum);
+}
+
+/// Changes any bytes of a log, or one record: its place, its names, its index or any of its bytes.
+fn changed_log(rng: &mut Rng, log: &[u8]) -> Vec<u8> {
+    let (mut records, mut rest): (Vec<Vec<u8>>, &[u8]) = (vec![], log);
+    while let Ok((_, length)) = Change::first(rest) {
+        let (record, others) = rest.split_at(length);
+        records.push(record.to_vec());
+        rest = others;
+    }
+    let mut log = log.to_vec();
+    let at = rng.below(records.len());
+    let Some(record) = records.get_mut(at) else {
+        bytes::mutate(rng, &mut log);
+        return log;
+    };
+    match (rng.below(4), Change::first(record)) {
+        (0, _) => {
+            bytes::mutate(rng, &mut log);
+            return log;
+        }
+        (1, Ok((mut change, _))) => {
+            change.put.generation = rng.below(8) as u64;
+            change.base = rng.below(4) as u64;
+            *record = change.to_bytes();
+        }
+        (2, Ok((mut change, _))) => {
+            let mut index = change.put.to_bytes();
+            changed(rng, &mut index);
+            change.put = Index::of_bytes(&index).unwrap_or(change.put);
+            *record = change.to_bytes();
+        }
+        _ => changed(rng, record),
+    }
+    records.concat()
 }
 
 pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
-    let (index, pack) = split(bytes).ok_or_else(|| Error::corrupt("input", "no store"))?;
+    let files = split(bytes).ok_or_else(|| Error::corrupt("input", "no store"))?;
     std::fs::create_dir_all(dir.join("packs")).map_err(Error::io(dir))?;
-    super::write(dir, "index", index)?;
-    super::write(&dir.join("packs"), "00000000.pack", pack)?;
+    super::write(dir, "index", files.index)?;
+    super::write(dir, "log", files.log)?;
+    super::write(&dir.join("packs"), "00000000.pack", files.pack)?;
     let store = Store::open(dir, options())?;
     let damaged = store.verify();
     let mut first = Ok(());
