@@ -37,7 +37,9 @@ defmodule Sconce.Store.Catalogue do
     background: [
       type: {:or, [:bytes, nil]},
       default: nil,
-      doc: "Bytes a second that each of these threads reads at most; `nil` is no limit."
+      doc:
+        "Bytes a second that are read ahead, and written again by `compact/2`, at most; `nil` is no limit. " <>
+          "Reads and puts that a caller waits for are not limited."
     ],
     prefetch: [
       type: :non_neg_integer,

@@ -21,7 +21,7 @@ pub struct StoreOptions {
     pub compress: bool,
     /// Threads that prefetch and compress.
     pub threads: usize,
-    /// Bytes a second that each of these threads reads at most.
+    /// Bytes a second that are read ahead, and written again by [`crate::Store::compact`], at most.
     pub background: Option<u64>,
     /// Options of prefetching.
     pub prefetch: PrefetchOptions,

@@ -14,6 +14,7 @@ use crate::packs::Writer;
 use crate::queue::Id;
 use crate::state::{Bytes, State};
 use crate::tensor::Tensor;
+use crate::work::Budget;
 
 /// Bytes of a block that a caller reads itself if the system has it in RAM: 4 us, and a queue takes longer.
 const SMALL: usize = 16 << 10;
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) arrived: Condvar,
     /// Notified when there is work for the threads.
     pub(crate) work: Condvar,
+    /// What may be done in the background.
+    pub(crate) budget: Mutex<Budget>,
     /// `None` if the store is open for reading.
     pub(crate) writer: Mutex<Option<Writer>>,
     /// The fault of an index whose copy was read instead.

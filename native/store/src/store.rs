@@ -16,6 +16,7 @@ use crate::queue::Id;
 use crate::shared::{Rows, Shared, blocks, range, rows_of};
 use crate::state::{Counts, State};
 use crate::tensor::Tensor;
+use crate::work::Budget;
 
 /// The contents of a store, and their places.
 #[derive(Debug, Clone, Serialize)]
@@ -96,6 +97,7 @@ impl Store {
         let is_new = index.generation == 0;
         let shared = Arc::new(Shared {
             disk,
+            budget: Mutex::new(Budget::new(options.background)),
             options,
             state: Mutex::new(state),
             arrived: Condvar::new(),

@@ -14,7 +14,6 @@ use crate::state::State;
 impl Shared {
     /// Runs a thread until the store is closed.
     pub(crate) fn work(&self, is_first: bool) {
-        let mut budget = Budget::new(self.options.background);
         let mut state = self.state();
         loop {
             if state.closing {
@@ -26,12 +25,12 @@ impl Shared {
             }
             // Blocks for which a caller waits come first.
             let waits = state.readers > 0 && !(is_first && self.options.threads > 1);
-            let pause = if waits { Some(None) } else { budget.pause().map(Some) };
+            let pause = if waits { Some(None) } else { self.budget().pause().map(Some) };
             if pause.is_none() {
                 if let Some(id) = state.ahead.pop_front() {
                     let bytes = state.blocks.get(&id).map_or(0, |block| block.at.stored);
                     state = self.begin(state, id);
-                    budget.take(u64::from(bytes));
+                    self.budget().take(u64::from(bytes));
                     continue;
                 }
                 if let Some((id, raw)) = state.next_demoted() {
@@ -56,6 +55,24 @@ impl Shared {
         }
     }
 
+    fn budget(&self) -> MutexGuard<'_, Budget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts bytes that were rewritten, and waits until there may be more.
+    pub(crate) fn pace(&self, bytes: u64) {
+        self.budget().take(bytes);
+        loop {
+            let pause = self.budget().pause();
+            match pause {
+                Some(pause) if !self.state().closing => {
+                    std::thread::sleep(pause.min(Duration::from_millis(100)));
+                }
+                _ => return,
+            }
+        }
+    }
+
     /// Reads a block in the background, unless it is there or another thread is at it.
     fn begin<'s>(&'s self, mut state: MutexGuard<'s, State>, id: Id) -> MutexGuard<'s, State> {
         match state.blocks.get_mut(&id) {
@@ -77,15 +94,16 @@ fn packed(at: &Stored, raw: &[u8]) -> Option<Vec<u8>> {
     at.check(&encoded).is_ok().then_some(encoded)
 }
 
-/// Bytes a second of a thread's work in the background.
-struct Budget {
+/// Bytes a second of what the store does in the background: reading ahead, and rewriting packs.
+#[derive(Debug)]
+pub(crate) struct Budget {
     rate: Option<u64>,
     left: f64,
     at: Instant,
 }
 
 impl Budget {
-    fn new(rate: Option<u64>) -> Budget {
+    pub(crate) fn new(rate: Option<u64>) -> Budget {
         Budget { rate, left: 0.0, at: Instant::now() }
     }
 

@@ -151,7 +151,8 @@ impl Store {
     pub fn put(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
         match self.put_once(name, dtype, shape, bytes) {
             Err(Error::OutOfRange { field, .. })
-                if field == ON_DISK && matches!(self.compact(0.9), Ok(freed) if freed > 0) =>
+                if field == ON_DISK
+                    && matches!(self.rewrite(0.9, false), Ok(freed) if freed > 0) =>
             {
                 self.put_once(name, dtype, shape, bytes)
             }
@@ -214,32 +215,38 @@ impl Store {
         shared.with_writer(|writer| shared.commit_changes(writer))
     }
 
-    /// Rewrites packs of which less than `share` is used, and gives their bytes back to the disk. Returns the bytes.
+    /// Rewrites packs of which less than `share` is used, and gives their bytes back to the disk. Returns the bytes. Waits
+    /// after each pack, of 64 MB at most, until the budget of the background allows the next; puts go on meanwhile.
     ///
     /// # Errors
     /// As [`Store::commit`]. A pack with a damaged block stays.
     pub fn compact(&self, share: f64) -> Result<u64> {
+        self.rewrite(share, true)
+    }
+
+    fn rewrite(&self, share: f64, paced: bool) -> Result<u64> {
         let shared = &*self.shared;
-        shared.with_writer(|writer| {
+        let packs = shared.with_writer(|writer| {
             // Blocks that only an older index uses are given up first.
             shared.commit_all(writer)?;
-            let before = writer.bytes();
-            for pack in shared.sparse(writer, share) {
-                if writer.current == Some(pack) {
-                    writer.current = None;
-                }
-                if !shared.moved(writer, pack)? {
-                    continue;
-                }
-                let end = writer.ends.remove(&pack).unwrap_or_default();
-                shared.commit_all(writer)?;
-                shared.disk.remove(pack)?;
-                let mut state = shared.state();
-                state.pack_bytes = state.pack_bytes.saturating_sub(end);
+            Ok(shared.sparse(writer, share))
+        })?;
+        let mut freed = 0;
+        for pack in packs {
+            let bytes = shared.with_writer(|writer| shared.rewritten(writer, pack))?;
+            freed += bytes.freed;
+            if paced {
+                shared.pace(bytes.written);
             }
-            Ok(before.saturating_sub(writer.bytes()))
-        })
+        }
+        Ok(u64::try_from(freed).unwrap_or_default())
     }
+}
+
+/// Bytes of a pack that was rewritten.
+struct Rewritten {
+    freed: i64,
+    written: u64,
 }
 
 impl Shared {
@@ -336,8 +343,29 @@ impl Shared {
         writer.ends.iter().filter_map(sparse).collect()
     }
 
+    /// Moves the blocks of a pack to another one, and removes it.
+    fn rewritten(&self, writer: &mut Writer, pack: u32) -> Result<Rewritten> {
+        let before = writer.bytes();
+        if writer.current == Some(pack) {
+            writer.current = None;
+        }
+        // Another caller may have removed it meanwhile.
+        let is_whole = writer.ends.contains_key(&pack) && self.moved(writer, pack)?;
+        let written = writer.bytes() - before;
+        if is_whole {
+            let end = writer.ends.remove(&pack).unwrap_or_default();
+            self.commit_all(writer)?;
+            self.disk.remove(pack)?;
+            let mut state = self.state();
+            state.pack_bytes = state.pack_bytes.saturating_sub(end);
+        }
+        Ok(Rewritten { freed: before as i64 - writer.bytes() as i64, written })
+    }
+
     /// Appends the blocks of a pack to another one. False if one is damaged, which then stays where it is.
     fn moved(&self, writer: &mut Writer, pack: u32) -> Result<bool> {
+        // A record of the log says nothing of blocks that moved.
+        writer.log = None;
         let state = self.state();
         let own = |(id, block): (&Id, &Block)| (block.at.pack == pack).then_some((*id, block.at));
         let blocks: Vec<(Id, Stored)> = state.blocks.iter().filter_map(own).collect();

@@ -703,3 +703,43 @@ fn small_blocks_are_read_without_a_thread_and_checked() {
         assert_eq!(kind(store.read(&name, None, 0)), Some(Kind::Corrupt));
     }
 }
+
+#[test]
+fn callers_are_served_while_rewriting_waits_for_its_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    // Each opening begins a pack; two thirds of each will be unused.
+    for pack in 0..4 {
+        let store = Store::open(folder.path(), small()).unwrap();
+        for at in 0..3 {
+            let seed = pack * 3 + at;
+            store.put(&format!("t{seed}"), f32s(), &[9000], &numbers(seed, 9000)).unwrap();
+        }
+        store.close().unwrap();
+    }
+    let options = StoreOptions { background: Some(1), ..small() };
+    let store = Store::open(folder.path(), options).unwrap();
+    (0..12).filter(|at| at % 3 > 0).for_each(|at| store.delete(&format!("t{at}")).unwrap());
+    store.commit().unwrap();
+    let before = store.stats().disk_bytes;
+    std::thread::scope(|scope| {
+        // The first pack exhausts the budget for hours.
+        let compact = scope.spawn(|| store.compact(0.9));
+        while store.stats().disk_bytes >= before {
+            std::thread::yield_now();
+        }
+        store.put("new", f32s(), &[9000], &numbers(50, 9000)).unwrap();
+        store.commit().unwrap();
+        for at in (0..12).step_by(3) {
+            assert!(read(&store, &format!("t{at}")) == numbers(at, 9000));
+        }
+        assert!(!compact.is_finished());
+        store.close().unwrap();
+        let ended = compact.join().unwrap();
+        assert!(matches!(kind(ended), None | Some(Kind::Unavailable)));
+    });
+    let store = Store::open(folder.path(), small()).unwrap();
+    assert_eq!(store.names(), ["new", "t0", "t3", "t6", "t9"]);
+    assert_eq!(store.verify(), vec![]);
+    assert!(store.compact(0.9).unwrap() > 0);
+    assert!(read(&store, "new") == numbers(50, 9000) && read(&store, "t9") == numbers(9, 9000));
+}
