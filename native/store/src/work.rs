@@ -28,9 +28,12 @@ impl Shared {
             let pause = if waits { Some(None) } else { self.budget().pause().map(Some) };
             if pause.is_none() {
                 if let Some(id) = state.ahead.pop_front() {
-                    let bytes = state.blocks.get(&id).map_or(0, |block| block.at.stored);
-                    state = self.begin(state, id);
-                    self.budget().take(u64::from(bytes));
+                    // A reader that did not wait for it has it already.
+                    let block = state.blocks.get(&id).filter(|block| block.ahead.is_some());
+                    if let Some(bytes) = block.map(|block| block.at.stored) {
+                        state = self.begin(state, id);
+                        self.budget().take(u64::from(bytes));
+                    }
                     continue;
                 }
                 if let Some((id, raw)) = state.next_demoted() {
