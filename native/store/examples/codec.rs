@@ -19,7 +19,10 @@ fn main() {
     let wide: Vec<u8> = (0..1 << 18).flat_map(|i| (0.05 * rng.normal(i)).to_le_bytes()).collect();
     let high = |i| ((0.05 * rng.normal(i)).to_bits() >> 16) as u16;
     let half: Vec<u8> = (0..1 << 19).flat_map(|i| high(i).to_le_bytes()).collect();
-    for (name, width, raw) in [("bf16", 2, half), ("f32", 4, wide)] {
+    // Counts and flags of frames, most of which repeat.
+    let frame = |i: u64| if rng.below(i, 8) > 0 { (i / 400) as u32 } else { rng.u32(i) >> 28 };
+    let frames: Vec<u8> = (0..1 << 18).flat_map(|i| frame(i).to_le_bytes()).collect();
+    for (name, width, raw) in [("bf16", 2, half), ("f32", 4, wide), ("u32", 4, frames)] {
         for codec in [Codec::Lz4, Codec::Bits] {
             let stored = encode_as(codec, width, &raw);
             let mut back = vec![0; raw.len()];

@@ -694,7 +694,7 @@ fn small_blocks_are_read_without_a_thread_and_checked() {
         }
     }
     assert_eq!(store.stats().counts.requests, 1 + at_once);
-    let mut bytes = std::fs::read(&pack).unwrap();
+    let mut bytes = sconce_tensor::fs::read(&pack, u64::MAX).unwrap();
     bytes.iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(&pack, bytes).unwrap();
     for seed in 0..50 {

