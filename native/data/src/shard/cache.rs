@@ -48,7 +48,7 @@ impl Cache {
         let mut kept = self.kept();
         kept.queue.insert(id, segment.len() as u64);
         kept.segments.insert(id, segment);
-        while let Some(out) = kept.queue.evict() {
+        while let Some(out) = kept.queue.evict(0) {
             kept.segments.remove(&out);
         }
     }
