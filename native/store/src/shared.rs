@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     pub(crate) arrived: Condvar,
     /// Notified when there is work for the threads.
     pub(crate) work: Condvar,
-    /// What may be done in the background.
+    /// The bytes that the background may still read and write.
     pub(crate) budget: Mutex<Budget>,
     /// `None` if the store is open for reading.
     pub(crate) writer: Mutex<Option<Writer>>,
