@@ -7,6 +7,7 @@
 //! A commit survives a kill and a power cut. Each block has a checksum, which every read checks.
 #![warn(unreachable_pub)]
 
+mod budget;
 pub mod codec;
 pub mod disk;
 mod options;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use sconce_tensor::{Error, Result, memory};
 
+use crate::budget::Budget;
 use crate::codec::Codec;
 use crate::disk::{Digest, Disk, Stored, pack_name};
 use crate::options::StoreOptions;
@@ -14,7 +15,6 @@ use crate::packs::Writer;
 use crate::queue::Id;
 use crate::state::{Bytes, State};
 use crate::tensor::Tensor;
-use crate::work::Budget;
 
 /// Bytes of a block that a caller reads itself if the system has it in RAM: 4 us, and a queue takes longer.
 const SMALL: usize = 16 << 10;

@@ -7,6 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
+use crate::budget::Budget;
 use crate::disk::index::Index;
 use crate::disk::{Disk, Folder, IndexFile, log, pack_name};
 use crate::options::StoreOptions;
@@ -16,7 +17,6 @@ use crate::queue::Id;
 use crate::shared::{Rows, Shared, blocks, range, rows_of};
 use crate::state::{Counts, State};
 use crate::tensor::Tensor;
-use crate::work::Budget;
 
 /// The contents of a store, and their places.
 #[derive(Debug, Clone, Serialize)]

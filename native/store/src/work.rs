@@ -1,10 +1,11 @@
 //! The threads of a store: they prefetch, and compress what leaves RAM.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sconce_tensor::memory;
 
+use crate::budget::Budget;
 use crate::codec;
 use crate::disk::Stored;
 use crate::queue::Id;
@@ -95,32 +96,4 @@ impl Shared {
 fn packed(at: &Stored, raw: &[u8]) -> Option<Vec<u8>> {
     let encoded = memory::caught(|| Ok(codec::encode_as(at.codec, at.width, raw))).ok()?;
     at.check(&encoded).is_ok().then_some(encoded)
-}
-
-/// Bytes a second of what the store does in the background: reading ahead, and rewriting packs.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    rate: Option<u64>,
-    left: f64,
-    at: Instant,
-}
-
-impl Budget {
-    pub(crate) fn new(rate: Option<u64>) -> Budget {
-        Budget { rate, left: 0.0, at: Instant::now() }
-    }
-
-    /// How long to wait before the next byte.
-    fn pause(&mut self) -> Option<Duration> {
-        let rate = self.rate? as f64;
-        let passed = self.at.elapsed().as_secs_f64();
-        self.at = Instant::now();
-        // At most a tenth of a second is saved up.
-        self.left = (self.left + passed * rate).min(rate / 10.0);
-        (self.left < 0.0).then(|| Duration::from_secs_f64((-self.left / rate).clamp(1e-4, 1.0)))
-    }
-
-    fn take(&mut self, bytes: u64) {
-        self.left -= bytes as f64;
-    }
 }
