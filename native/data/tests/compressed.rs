@@ -106,16 +106,19 @@ fn vectors_of_many_segments_are_read_across_their_borders() {
     assert_eq!(batches(&plain, vec![]), batches(&packed, vec![]));
 }
 
-#[test]
-fn returns_and_extra_columns_of_a_compressed_game_are_the_same() {
-    let declaration: Declaration = serde_json::from_value(json!({
+fn walk() -> Declaration {
+    serde_json::from_value(json!({
         "name": "walk", "version": 1,
         "fields": [{"name": "t", "kind": {"range": {"min": 0.0, "max": 4000.0}},
                     "scale": {"between": {"min": 0.0, "max": 4000.0}}}],
         "input": [{"name": "go", "kind": {"choice": 2}}],
     }))
-    .unwrap();
-    let schema = Schema::declared(declaration, &[Beside::Reward, Beside::LogLikelihood]);
+    .unwrap()
+}
+
+#[test]
+fn returns_and_extra_columns_of_a_compressed_game_are_the_same() {
+    let schema = Schema::declared(walk(), &[Beside::Reward, Beside::LogLikelihood]);
     let dir = tempfile::tempdir().unwrap();
     let build = |compress: bool| {
         let into = dir.path().join(compress.to_string());
@@ -192,4 +195,40 @@ fn a_table_that_does_not_fit_is_refused() {
         });
         assert_eq!(read.map_err(|e| e.kind()), Err(Kind::Corrupt), "{}", digit as char);
     }
+}
+
+#[test]
+fn an_unfinished_build_of_the_other_form_leaves_the_earlier_corpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let schema = Schema::declared(walk(), &[Beside::Reward]);
+    let builds = |compress: bool, stop: bool| {
+        let mut builder = Builder::new(&schema, dir.path()).unwrap().compress(compress);
+        for game in [1.0, 2.0] {
+            builder.add_rows(&[game, 1.0, 0.5].repeat(50)).unwrap();
+        }
+        // A bad row ends the build after games have been written.
+        if !stop {
+            builder.finish().unwrap();
+        } else {
+            assert!(builder.add_rows(&[f32::NAN; 3]).is_err());
+        }
+    };
+    for compress in [false, true] {
+        builds(compress, false);
+        let before = Corpus::open(dir.path()).unwrap();
+        builds(!compress, true);
+        let after = Corpus::open(dir.path()).unwrap();
+        assert_eq!(after.games(), before.games());
+        assert!(after.views(&[0, 1]).is_ok());
+        assert_eq!(shards(dir.path()).len(), 2);
+    }
+    // A killed build leaves games of the other form.
+    let whole: Vec<_> = shards(dir.path());
+    let left = whole[0].to_str().unwrap().replace(".lz4.", ".");
+    builds(false, false);
+    let plain = fs::read(&left).unwrap();
+    builds(true, false);
+    fs::write(&left, plain).unwrap();
+    let corpus = Builder::append(&schema, dir.path(), None).unwrap().finish().unwrap();
+    assert_eq!((corpus.games().len(), shards(dir.path())), (2, whole));
 }

@@ -69,7 +69,7 @@ impl Manifest {
         }
         for game in &manifest.games {
             shard::check_digest(what(), &game.digest)?;
-            if game.file != shard::name(&game.digest) {
+            if !shard::is_name(&game.file, &game.digest) {
                 return Err(Error::corrupt(what(), format!("shard {:?}", game.file)));
             }
             shard::check_frames(what(), game)?;

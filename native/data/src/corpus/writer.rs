@@ -95,7 +95,7 @@ impl Writer {
     }
 
     /// Removes partial files of a killed writer, and lists every complete game, including games missing from
-    /// the manifest.
+    /// the manifest. Of a game whose other form a killed writer left behind, that form is removed.
     pub(crate) fn take_stock(&self) -> Result<Found> {
         let listed: HashMap<String, GameInfo> = match Manifest::read(&self.dir) {
             Ok(manifest) => manifest.games.into_iter().map(|g| (g.file.clone(), g)).collect(),
@@ -103,16 +103,48 @@ impl Writer {
             Err(error) => return Err(error),
         };
         let mut found = Found { games: Vec::new(), adopted: 0, doubtful: HashSet::new() };
-        let folder = self.dir.join(shard::FOLDER);
         clear_partials(&self.dir)?;
-        clear_partials(&folder)?;
+        clear_partials(&self.dir.join(shard::FOLDER))?;
+        let (first, second): (Vec<_>, Vec<_>) =
+            self.whole_games()?.into_iter().partition(|game| listed.contains_key(&game.file));
+        let mut known: HashSet<String> = HashSet::new();
+        for game in first.into_iter().chain(second) {
+            if !known.insert(game.digest.clone()) {
+                let path = self.dir.join(&game.file);
+                fs::remove_file(&path).map_err(Error::io(&path))?;
+                continue;
+            }
+            match listed.get(&game.file) {
+                None => found.adopted += 1,
+                Some(known) if *known != game => drop(found.doubtful.insert(game.digest.clone())),
+                Some(_) => {}
+            }
+            found.games.push(game);
+        }
+        Ok(found)
+    }
+
+    /// The games of all shards that can be read. An unreadable one is left out, so that its replay is imported again.
+    fn whole_games(&self) -> Result<Vec<GameInfo>> {
+        let folder = self.dir.join(shard::FOLDER);
+        let mut games = vec![];
         for entry in fs::read_dir(&folder).map_err(Error::io(&folder))? {
             let path = entry.map_err(Error::io(&folder))?.path();
             if path.extension().is_some_and(|e| e == "safetensors") {
-                self.count_in(&path, &listed, &mut found);
+                games.extend(self.game_at(&path));
             }
         }
-        Ok(found)
+        Ok(games)
+    }
+
+    fn game_at(&self, path: &Path) -> Option<GameInfo> {
+        let shard = Shard::open(path, &self.schema, None).ok()?;
+        let file = shard.name();
+        if path.file_name() != Path::new(&file).file_name() {
+            return None;
+        }
+        let bytes = fs::metadata(path).map_or(0, |m| m.len());
+        Some(GameInfo { file, bytes, ..shard.game.clone() })
     }
 
     /// Lists every complete game, as [`take_stock`](Self::take_stock) does.
@@ -137,30 +169,16 @@ impl Writer {
         }
     }
 
-    /// Adds a shard's game to `found`. An unreadable shard is ignored, so that its replay is imported again.
-    fn count_in(&self, path: &Path, listed: &HashMap<String, GameInfo>, found: &mut Found) {
-        let Ok(shard) = Shard::open(path, &self.schema, None) else { return };
-        let mut game = shard.game.clone();
-        if path.file_name() != Path::new(&shard::name(&game.digest)).file_name() {
-            return;
-        }
-        game.file = shard::name(&game.digest);
-        game.bytes = fs::metadata(path).map_or(0, |m| m.len());
-        match listed.get(&game.file) {
-            None => found.adopted += 1,
-            Some(known) if *known != game => drop(found.doubtful.insert(game.digest.clone())),
-            Some(_) => {}
-        }
-        found.games.push(game);
-    }
-
     /// Whether the bytes of a listed game's shard match the recorded digest, if there is one.
     pub(crate) fn is_whole(&self, digest: &str) -> bool {
-        let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema, None);
         let intact = |shard: Shard| {
             !shard.is_recorded() || shard.contents().is_ok_and(|found| found == shard.game.contents)
         };
-        shard.is_ok_and(intact)
+        let open = |compressed: &bool| {
+            Shard::open(&self.dir.join(shard::name(digest, *compressed)), &self.schema, None)
+        };
+        // Only one of the forms is there.
+        [false, true].iter().any(|compressed| open(compressed).is_ok_and(intact))
     }
 
     /// Writes a game's shard.
@@ -190,10 +208,10 @@ impl Writer {
 
     /// Makes these the games of the corpus, then removes the shards of all others.
     pub(crate) fn replace(&self, games: Vec<GameInfo>) -> Result<()> {
-        let before = self.take_stock()?;
+        let before = self.whole_games()?;
         self.write_manifest(&games)?;
         let kept: HashSet<&str> = games.iter().map(|g| g.file.as_str()).collect();
-        for game in before.games.iter().filter(|g| !kept.contains(g.file.as_str())) {
+        for game in before.iter().filter(|g| !kept.contains(g.file.as_str())) {
             let path = self.dir.join(&game.file);
             fs::remove_file(&path).map_err(Error::io(&path))?;
         }

@@ -70,9 +70,16 @@ pub(crate) fn check_frames(what: String, game: &GameInfo) -> Result<()> {
     }
 }
 
-/// Path of a shard, relative to the corpus.
-pub(crate) fn name(digest: &str) -> String {
-    format!("{FOLDER}/{}.safetensors", digest.get(..NAME_DIGITS).unwrap_or(digest))
+/// Path of a shard, relative to the corpus. A compressed game has another name, so that neither form replaces the other
+/// before the manifest names it.
+pub(crate) fn name(digest: &str, compressed: bool) -> String {
+    let form = if compressed { ".lz4" } else { "" };
+    format!("{FOLDER}/{}{form}.safetensors", digest.get(..NAME_DIGITS).unwrap_or(digest))
+}
+
+/// Whether this is the path of a shard with this digest, compressed or not.
+pub(crate) fn is_name(path: &str, digest: &str) -> bool {
+    [false, true].iter().any(|compressed| path == name(digest, *compressed))
 }
 
 fn shape(spec: &ColumnSpec, frames: usize) -> Vec<usize> {
@@ -239,6 +246,11 @@ impl Shard {
         }
         let path = files.first().map(|file| file.path().to_path_buf()).unwrap_or_default();
         Shard { files, path, game, columns: Columns::Plain(columns), recorded: false }
+    }
+
+    /// The path of the game, relative to its corpus.
+    pub(crate) fn name(&self) -> String {
+        name(&self.game.digest, matches!(self.columns, Columns::Packed { .. }))
     }
 
     /// Count of frames.

@@ -23,7 +23,7 @@ pub(crate) fn write(
     columns: &[Column],
     compress: bool,
 ) -> Result<GameInfo> {
-    game.file = name(&game.digest);
+    game.file = name(&game.digest, compress);
     let path = corpus.join(&game.file);
     let data: Vec<Vec<u8>> = columns.iter().map(Column::bytes).collect();
     game.contents = sha256(&data);

@@ -133,9 +133,14 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Changes the largest number of entries of a batch, from the next batch on.
+    /// Changes the largest number of entries of a batch, from the next batch on. Wakes the workers, for some of which a
+    /// smaller batch may be worth it now.
     pub fn set_max(&self, max: usize) {
+        let mut state = self.state();
         self.max.store(max, Ordering::Relaxed);
+        state.told = state.asleep;
+        drop(state);
+        self.filled.notify_all();
     }
 
     fn state(&self) -> MutexGuard<'_, State<K, T>> {
@@ -186,6 +191,13 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
                 batch.at_work = true;
                 state.at_work += 1;
                 state.fill(self.max(), batch);
+                // Those that are left may be worth another worker.
+                let wake = state.asleep > state.told && state.is_worth(worth(self.max()));
+                state.told += usize::from(wake);
+                drop(state);
+                if wake {
+                    self.filled.notify_one();
+                }
                 return true;
             }
             state.asleep += 1;
@@ -511,6 +523,33 @@ mod tests {
         assert!(queue.take(&mut second));
         assert!(queue.take(&mut Batch::default()));
         assert_eq!((second.ready.len(), queue.len()), (4, 0));
+    }
+
+    #[test]
+    fn a_smaller_batch_wakes_workers_that_sleep() {
+        let queue = Queue::new(100, 64);
+        queue.push(0, None, 0).unwrap();
+        let mut first = Batch::default();
+        assert!(queue.take(&mut first));
+        std::thread::scope(|scope| {
+            let taken = |_| {
+                scope.spawn(|| {
+                    let mut batch = Batch::default();
+                    queue.take(&mut batch).then_some(batch.ready.len())
+                })
+            };
+            let workers: Vec<_> = (0..2).map(taken).collect();
+            while queue.state().asleep < 2 {
+                std::thread::yield_now();
+            }
+            // Beside a batch at work, ten entries are not worth a worker.
+            (0..10).for_each(|caller| queue.push(caller, None, caller as u32).unwrap());
+            assert_eq!((queue.state().asleep, queue.state().told), (2, 0));
+            queue.set_max(4);
+            let sizes: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            assert_eq!(sizes, [Some(4), Some(4)]);
+        });
+        assert_eq!(queue.len(), 2);
     }
 
     #[test]

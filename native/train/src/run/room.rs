@@ -27,6 +27,11 @@ pub(super) struct Room {
     growth: Option<Growth>,
 }
 
+/// The growth up to `wanted`, with what an earlier part of the run knew.
+fn growth_to(wanted: usize, before: Option<Growth>) -> Growth {
+    before.map_or_else(|| Growth::new(wanted), |growth| growth.towards(wanted))
+}
+
 impl Room {
     /// Plans the micro-batch. Without a limit all windows of a batch are computed together. If an earlier part of the
     /// run had to halve them, the micro-batch stays halved, whatever is measured now. `batch_size` is the number of
@@ -43,23 +48,24 @@ impl Room {
         let limit = options.machine.memory_limit;
         let (before, growth) = before;
         let halved = before.filter(|&windows| windows < batch_size);
-        let grows = |wanted| {
-            options.machine.grow_micro_batch.then(|| growth.unwrap_or_else(|| Growth::new(wanted)))
-        };
+        let grows = options.machine.grow_micro_batch;
         if limit.is_none() {
             let windows = halved.unwrap_or(batch_size);
-            let growth = grows(batch_size);
+            let growth = grows.then(|| growth_to(batch_size, growth));
             return Ok(Room { limit, lasting: 0, batch_size, windows, planned: 0, growth });
         }
         let mut memory = Memory::measure(spec, options, cancel)?;
         memory.validates(validates);
-        let windows = match halved {
-            Some(windows) => windows,
-            None => memory.micro_batch(batch_size, limit)?,
+        let (windows, whole) = match (halved, memory.micro_batch(batch_size, limit)) {
+            (Some(windows), whole) => (windows, whole.unwrap_or(windows)),
+            (None, whole) => whole.map(|whole| (whole, whole))?,
         };
         let owners: Owners = memory.owners(windows);
         let (lasting, planned) = (owners.lasting(), owners.total());
-        Ok(Room { limit, lasting, batch_size, windows, planned, growth: grows(windows) })
+        // The size that was planned first stays, because what is measured may differ by a little.
+        let wanted = growth.as_ref().map_or(whole, |own| own.wanted().min(batch_size));
+        let growth = grows.then(|| growth_to(wanted, growth));
+        Ok(Room { limit, lasting, batch_size, windows, planned, growth })
     }
 
     /// Whether there is no memory limit, so that only a full device causes smaller micro-batches.

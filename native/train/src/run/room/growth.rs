@@ -35,6 +35,16 @@ impl Growth {
         Growth { wanted, proven: 0, ceiling: None, good: 0, since: 0 }
     }
 
+    /// The size of a run without a failure.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// The growth of a run that goes on elsewhere, with another size without a failure.
+    pub(super) fn towards(self, wanted: usize) -> Self {
+        Growth { wanted, ..self }
+    }
+
     /// The size after a failure of `size`.
     pub(super) fn smaller(&mut self, size: usize) -> usize {
         let trial = (1..size).contains(&self.proven);
