@@ -134,9 +134,10 @@ defmodule Sconce.Loader do
   ## The number of prefetched batches
 
   `prefetch/2` changes it while a stream runs. With `prefetch: :auto` it follows the stream itself, from 1 to 16: it begins
-  at 2, or at the number of threads, and looks at each 8 batches. It grows by one if the stream waited for two of them,
-  and falls by three tenths if a batch lay unused after each of the last 64 and memory is short, that is, holds fewer than
-  two further sets of these batches. It rests for 8 batches after a move. Batches and their order do not depend on it.
+  at 2, or at the number of threads, and looks at each 8 batches. It grows by one if the stream waited for two of them
+  and memory is not short, and falls by three tenths if a batch lay unused after each of the last 64 and memory is short.
+  Memory is short if it holds fewer than two further sets of these batches. It rests for 8 batches after a move. Batches
+  and their order do not depend on it.
 
   ## Ends
 

@@ -55,9 +55,8 @@ defmodule Sconce.Serving do
   floor, while the p99 is below three quarters of it. Latencies are those of `forward/4` and `Sconce.Session.act/3`.
 
   A second controller moves the largest batch in the same way, up to `:max_batch` or `limit/2`. A request waits for the batch
-  in flight and for its own, so the batch falls if the one that a request meets takes more than half of the objective. The
-  first requests of a burst are then answered in time, where one large batch would make all of them late. `:max_batch` in
-  `stats/1` has the present value.
+  in flight and for its own, so the batch falls if the one that a request meets takes more than half of the objective.
+  `:max_batch` in `stats/1` has the present value.
 
   Each move of the limit or the batch is an event, see `Sconce.Pressure`. `bench/pressure.txt` has a load that changes, with
   an objective and without.

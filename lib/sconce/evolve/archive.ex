@@ -392,7 +392,8 @@ defmodule Sconce.Evolve.Archive do
       iex> {loaded.cells, File.rm_rf!(folder) != []}
       {4, true}
 
-  The name stands for the whole new archive or for the old one. Chunks that it no longer needs lie on disk until
+  The name stands for the whole new archive or for the old one. A save commits the store, with what others have put into it.
+  Chunks that it no longer needs lie on disk until
   `Sconce.Store.compact/2`. A store takes archives that `new/1` has made, with a learning rate of 1 and cells that are not
   `:unstructured`; for others the error is of kind `:unavailable`. Offer the elites of a file to a new archive by `merge/2`.
   """
@@ -418,6 +419,7 @@ defmodule Sconce.Evolve.Archive do
 
   def load({%Store{} = store, name}, opts) do
     opts = Options.validate!(opts, Tensors.schema())
+    Tensors.form!(opts[:as])
     Stored.load(store, name, &new(&1 ++ opts))
   end
 

@@ -13,8 +13,8 @@ defmodule Sconce.Evolve.Stored do
 
   # Bytes of a chunk, of which a change of one elite rewrites all. Each costs some 150 bytes in the index of the store.
   @chunk 2 ** 14
-  # Chunks that are put at once, or read before their elites are added.
-  @at_once 256
+  # Bytes of chunks that are put at once, or read before their elites are added.
+  @at_once 2 ** 22
   @version 1
 
   @doc "Puts an archive under a name."
@@ -59,10 +59,11 @@ defmodule Sconce.Evolve.Stored do
     rows = max(div(@chunk, Enum.sum(widths)), 1)
     count = div(byte_size(objectives), 8)
     columns = Enum.zip([solutions, objectives, measures], widths)
-    set = other_set(store, name)
-    head = %{version: @version, options: archive.options, count: count, rows: rows, set: set}
+    head = %{version: @version, options: archive.options, count: count, rows: rows}
 
-    with {:ok, before} <- Store.names(store),
+    with {:ok, set} <- other_set(store, name),
+         head = Map.put(head, :set, set),
+         {:ok, before} <- Store.names(store),
          :ok <- put(store, prefix <> set, columns, {count, rows}),
          :ok <- Store.put(store, name, bytes(head)) do
       used =
@@ -77,12 +78,14 @@ defmodule Sconce.Evolve.Stored do
   # Bytes of a row of each column.
   defp widths(%{solution_size: size, measures: measures}), do: [4 * size, 8, 8 * measures]
 
+  # A head that cannot be read now may be whole: its set stays as it is.
   defp other_set(store, name) do
     with {:ok, %{data: data}} <- Store.get(store, name),
-         {:ok, %{set: "a"}} <- read_head(data, name) do
-      "b"
+         {:ok, %{set: set}} <- read_head(data, name) do
+      {:ok, if(set == "a", do: "b", else: "a")}
     else
-      _none_or_b -> "a"
+      {:error, %Error{kind: kind}} when kind in [:not_found, :corrupt] -> {:ok, "a"}
+      {:error, _error} = failed -> failed
     end
   end
 
@@ -97,7 +100,7 @@ defmodule Sconce.Evolve.Stored do
 
   defp put(store, prefix, columns, {count, rows}) do
     chunks(prefix, count, rows)
-    |> Enum.chunk_every(@at_once)
+    |> Enum.chunk_every(at_once(rows, columns))
     |> Enum.reduce_while(:ok, fn chunks, :ok ->
       tensors =
         for {name, first} <- chunks, do: {name, chunk(columns, first, min(rows, count - first))}
@@ -106,6 +109,14 @@ defmodule Sconce.Evolve.Stored do
       {if(put == :ok, do: :cont, else: :halt), put}
     end)
   end
+
+  defp at_once(rows, widths) do
+    row = widths |> Enum.map(&width/1) |> Enum.sum()
+    max(div(@at_once, rows * row), 1)
+  end
+
+  defp width({_data, width}), do: width
+  defp width(width), do: width
 
   # Elements of four bytes, of which the store compresses each byte by place.
   defp chunk(columns, first, rows) do
@@ -176,7 +187,7 @@ defmodule Sconce.Evolve.Stored do
     widths = widths(archive)
 
     chunks(prefix <> set, count, rows)
-    |> Enum.chunk_every(@at_once)
+    |> Enum.chunk_every(at_once(rows, widths))
     |> Enum.reduce_while(:ok, fn chunks, :ok ->
       with {:ok, parts} <- read(chunks, store, widths, {count, rows}),
            columns = for(column <- Enum.zip_with(parts, & &1), do: IO.iodata_to_binary(column)),

@@ -72,7 +72,8 @@ defmodule Sconce.Serving.Objective do
   def most(nil, _max_batch), do: nil
 
   def most(%__MODULE__{batch: batch} = objective, max_batch) do
-    floor = min(batch.floor, max_batch)
+    # The first floor is the step.
+    floor = min(batch.increase, max_batch)
     %{objective | batch: %{batch | floor: floor, ceiling: max_batch, size: max_batch}}
   end
 

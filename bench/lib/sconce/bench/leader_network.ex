@@ -156,9 +156,12 @@ defmodule Sconce.Bench.LeaderNetwork do
       end
     end
 
-    terms = for {_node, %{leads: leads}} <- records, lead <- leads, do: {lead.from, lead.value}
-    terms = terms |> Enum.sort() |> Enum.map(&elem(&1, 1))
-    terms == Enum.sort(terms) || raise "terms do not grow: #{inspect(terms)}"
+    leads =
+      for {node, %{leads: leads}} <- records, lead <- leads, do: {lead.from, {lead.value, node}}
+
+    leads = leads |> Enum.sort() |> Enum.map(&elem(&1, 1)) |> Enum.dedup()
+    terms = Enum.map(leads, &elem(&1, 0))
+    terms == Enum.sort(Enum.uniq(terms)) || raise "terms do not grow: #{inspect(leads)}"
   end
 
   # Between the first and the last positive answer it was the leader for certain.

@@ -542,7 +542,7 @@ mod tests {
             while queue.state().asleep < 2 {
                 std::thread::yield_now();
             }
-            // Beside a batch at work, ten entries are not worth a worker.
+            // While a batch is computed, another worker begins at sixteen entries.
             (0..10).for_each(|caller| queue.push(caller, None, caller as u32).unwrap());
             assert_eq!((queue.state().asleep, queue.state().told), (2, 0));
             queue.set_max(4);
