@@ -214,6 +214,7 @@ fn an_automatic_depth_grows_while_the_caller_waits_and_the_batches_stay_the_same
     std::thread::scope(|scope| {
         // Each batch may be made only after its caller has begun to wait.
         let (ask, asked) = std::sync::mpsc::channel::<u64>();
+        let gate = gate.clone();
         scope.spawn(move || {
             for step in asked {
                 std::thread::sleep(Duration::from_millis(2));
@@ -228,6 +229,7 @@ fn an_automatic_depth_grows_while_the_caller_waits_and_the_batches_stay_the_same
     });
     // Windows of 8 calls; the depth rests for one of them after a move.
     assert_eq!((depths[0], depths[7], depths[15], depths[23]), (2, 3, 3, 4));
+    gate.open(u64::MAX);
     drop(loader);
     assert!(no_threads());
     let one = LoaderOptions { auto: true, ..threads(0, 1) };
