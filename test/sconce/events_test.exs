@@ -52,7 +52,10 @@ defmodule Sconce.EventsTest do
       ]
 
       told = told ++ told(context, [steps: 2, out: Path.join(context.dir, "late")] ++ late)
-      assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() == documented()
+
+      # A micro-batch grows only after a step has failed, which no run here does; the next test compares its fields.
+      assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() ==
+               documented() -- [:grown]
 
       for event <- told do
         %{measurements: measurements, metadata: metadata} = documented(event.event)

@@ -909,7 +909,7 @@ fn a_device_without_memory_halves_the_windows_of_all() {
         Run::prepare(machine, &corpus, &spec(), &options, folder, Watch::of(&|_| ()), &cancel)
             .unwrap();
     assert_eq!(run.room.windows(), 2);
-    let mut run = learning(run, small_device(3, 1));
+    let mut run = learning(run, small_device(3.., 1));
     let stopped = run.train().unwrap();
     run.replicas.check().unwrap();
     assert_eq!((run.progress.step, run.room.windows(), stopped), (12, 1, Stopped::Finished));
