@@ -66,7 +66,8 @@ impl Store {
     /// Opens a folder.
     ///
     /// # Errors
-    /// `Busy` if another process writes; `Corrupt` if both indices are damaged; `NotFound` if a store that is opened for
+    /// `Busy` if another process writes; `Corrupt` if both indices are damaged, or a record of both logs in a store that is
+    /// opened for writing; an error of the system if no log can be read; `NotFound` if a store that is opened for
     /// reading does not exist.
     pub fn open(path: &Path, options: StoreOptions) -> Result<Store> {
         let folder = match options.read_only {
@@ -82,7 +83,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn on(disk: Box<dyn Disk>, options: StoreOptions) -> Result<Store> {
         options.check()?;
-        let (index, fault) = latest(&*disk)?;
+        let (index, fault) = latest(&*disk, !options.read_only)?;
         // Without threads nothing happens in the background.
         let busy = options.threads > 0;
         let depth = if busy { options.prefetch.depth } else { 0 };
@@ -240,7 +241,7 @@ impl Store {
             return Ok(());
         }
         let mut generation = shared.generation.lock().unwrap_or_else(PoisonError::into_inner);
-        let (index, _) = latest(&*shared.disk)?;
+        let (index, _) = latest(&*shared.disk, false)?;
         if index.generation <= *generation {
             return Ok(());
         }
@@ -312,10 +313,14 @@ impl Drop for Store {
 /// How often a read begins again because its tensor was replaced or moved.
 const RETRIES: usize = 8;
 
-/// The index after the latest commit, and the fault of a file that is damaged.
-fn latest(disk: &dyn Disk) -> Result<(Index, Option<String>)> {
+/// The index after the latest commit, and the fault of a file that is damaged. Fails if commits are missing and the store
+/// shall be written: the blocks behind them would be cut off.
+fn latest(disk: &dyn Disk, is_written: bool) -> Result<(Index, Option<String>)> {
     // Before the index: a writer replaces the index first, and cuts its log off then.
-    let logs = IndexFile::ALL.map(|file| disk.read_log(file));
+    let logs = match IndexFile::ALL.map(|file| disk.read_log(file)) {
+        [Err(error), Err(_)] => return Err(error),
+        logs => logs,
+    };
     let path = |name: &str| disk.path().join(name).display().to_string();
     let unread = IndexFile::ALL.iter().zip(&logs).find_map(|(file, log)| {
         let reason = log.as_ref().err()?;
@@ -324,13 +329,15 @@ fn latest(disk: &dyn Disk) -> Result<(Index, Option<String>)> {
     let logs = logs.map(|log| log.ok().flatten().unwrap_or_default());
     let (index, fault) = whole(disk)?;
     let file = |at: usize| path(IndexFile::ALL.get(at).map_or("log", |file| file.log_name()));
-    match log::replayed(index, [&logs[0], &logs[1]]) {
-        Ok((index, skipped)) => {
-            let skipped = skipped.map(|(at, reason)| format!("{}: {reason}", file(at)));
-            Ok((index, fault.or(skipped).or(unread)))
-        }
-        Err(reason) => Err(Error::corrupt(file(1), reason)),
+    let found = log::replayed(index, [&logs[0], &logs[1]])
+        .map_err(|reason| Error::corrupt(file(1), reason))?;
+    let lost = found.lost.map(|reason| format!("{reason}, as in {}", file(0)));
+    if let (true, Some(reason)) = (is_written, &lost) {
+        return Err(Error::corrupt(file(1), reason.clone()));
     }
+    let lost = lost.map(|reason| format!("{}: {reason}", file(1)));
+    let skipped = found.fault.map(|(at, reason)| format!("{}: {reason}", file(at)));
+    Ok((found.index, fault.or(lost).or(skipped).or(unread)))
 }
 
 /// The index with the highest generation, and the fault of one that is damaged.

@@ -59,66 +59,96 @@ impl Change {
     /// # Errors
     /// The fault of bytes that are no record.
     pub fn first(bytes: &[u8]) -> Result<(Change, usize), String> {
-        let cut = || "a record that is cut off".to_owned();
+        Change::read(bytes).map_err(|flaw| flaw.reason)
+    }
+
+    fn read(bytes: &[u8]) -> Result<(Change, usize), Flaw> {
+        let cut = || Flaw::from("a record that is cut off".to_owned());
         let mut from = Reader(bytes);
         if from.bytes(4)? != MAGIC {
-            return Err("no record of a log".into());
+            return Err("no record of a log".to_owned().into());
         }
         let length = from.u32()? as usize + FRAME;
         let record = bytes.get(..length).ok_or_else(cut)?;
         let (record, sum) = record.split_last_chunk::<4>().ok_or_else(cut)?;
         let (found, expected) = (crc32fast::hash(record), u32::from_le_bytes(*sum));
-        if found != expected {
-            return Err(format!("checksum {found:08x}, expected {expected:08x}"));
-        }
         let mut from = Reader(record.get(8..).unwrap_or_default());
         let base = from.u64()?;
+        if found != expected {
+            let reason = format!("checksum {found:08x}, expected {expected:08x}");
+            return Err(Flaw { reason, base: Some(base) });
+        }
         let removed = from.list(2, Reader::name)?;
         let put = Index::of_bytes(from.0)?;
         Ok((Change { base, removed, put }, length))
     }
 }
 
-/// The index after the commits of two logs of the same records, and the fault of the first or the second log, if the other
-/// one was read instead.
+/// The fault of bytes that are no record.
+struct Flaw {
+    reason: String,
+    /// The base that a record of full length names, if its checksum is wrong.
+    base: Option<u64>,
+}
+
+impl From<String> for Flaw {
+    fn from(reason: String) -> Flaw {
+        Flaw { reason, base: None }
+    }
+}
+
+/// What two logs of the same records have made of an index.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Replayed {
+    /// The index after the commits.
+    pub index: Index,
+    /// The fault of the first or the second log, if the other one was read instead.
+    pub fault: Option<(usize, String)>,
+    /// The fault of a record that is damaged in both logs. Commits are missing from there on.
+    pub lost: Option<String>,
+}
+
+/// Applies the commits of two logs of the same records.
 ///
 /// # Errors
 /// The fault of records that contradict the index.
-pub fn replayed(
-    index: Index,
-    logs: [&[u8]; 2],
-) -> Result<(Index, Option<(usize, String)>), String> {
-    let (base, mut fault, mut at) = (index.generation, None, 0);
+pub fn replayed(index: Index, logs: [&[u8]; 2]) -> Result<Replayed, String> {
+    let (base, mut fault, mut lost, mut at) = (index.generation, None, None, 0);
     let mut merged: Option<Merged> = None;
     loop {
-        let records = logs.map(|log| Change::first(log.get(at..).unwrap_or_default()));
+        let records = logs.map(|log| Change::read(log.get(at..).unwrap_or_default()));
         let latest = merged.as_ref().map_or(base, |merged| merged.generation);
         let fits =
             |(change, _): &(Change, usize)| change.base == base && change.put.generation > latest;
-        let [first, second] = records.map(|record| {
-            record.and_then(|own| fits(&own).then_some(own).ok_or_else(|| "an old record".into()))
+        let [first, second] = records.map(|record| match record {
+            Ok(own) if fits(&own) => Ok(own),
+            Ok(_) => Err("an old record".to_owned().into()),
+            Err(flaw) => Err(flaw),
         });
-        let (from, reason, (change, length)) = match (first, second) {
+        let (from, flaw, (change, length)) = match (first, second) {
             (Ok(own), Ok(_)) => (0, None, own),
-            (Ok(own), Err(reason)) => (1, Some(reason), own),
-            (Err(reason), Ok(own)) => (0, Some(reason), own),
-            (Err(_), Err(_)) => break,
+            (Ok(own), Err(flaw)) => (1, Some(flaw), own),
+            (Err(flaw), Ok(own)) => (0, Some(flaw), own),
+            // The second log is written when the first record is durable. So a power cut damages one of them, and the
+            // other one has nothing there, or the rest of an older log.
+            (Err(first), Err(second)) => {
+                if (first.base, second.base) == (Some(base), Some(base)) {
+                    lost = Some(first.reason);
+                }
+                break;
+            }
         };
-        let whole = logs.get(from).is_some_and(|log| log.len() >= at + length);
-        if let (Some(reason), None, true) = (reason, &fault, whole) {
+        // Anything else may be the rest of an older log, behind which a killed process wrote nothing.
+        if let (Some(Flaw { reason, base: Some(_) }), None) = (flaw, &fault) {
             fault = Some((from, reason));
         }
         merged.get_or_insert_with(|| Merged::of(&index)).apply(change)?;
         at += length;
     }
-    match merged {
-        None => Ok((index, fault)),
-        Some(merged) => {
-            let index = merged.into_index();
-            index.check()?;
-            Ok((index, fault))
-        }
-    }
+    let Some(merged) = merged else { return Ok(Replayed { index, fault, lost }) };
+    let index = merged.into_index();
+    index.check()?;
+    Ok(Replayed { index, fault, lost })
 }
 
 /// An index to which changes are applied.
@@ -235,16 +265,17 @@ mod tests {
             change(6, 12, "old", &[]),
         ];
         let log = records.each_ref().map(Change::to_bytes).concat();
-        let (index, fault) = replayed(base(), [&log, &log]).unwrap();
+        let Replayed { index, fault, .. } = replayed(base(), [&log, &log]).unwrap();
         assert_eq!((names(&index), index.generation, fault), (vec!["a", "c"], 11, None));
         assert_eq!(index.packs, vec![(1, 1140)]);
         assert_eq!(index.blocks.len(), 2);
         assert_eq!(Index::of_bytes(&index.to_bytes()), Ok(index));
         // The second log lacks the latest record: its writer was killed before.
         let short = log.len() - 300;
-        let (index, fault) = replayed(base(), [&log, &log[..short]]).unwrap();
+        let Replayed { index, fault, .. } = replayed(base(), [&log, &log[..short]]).unwrap();
         assert_eq!((names(&index).len(), fault), (2, None));
-        assert_eq!(replayed(base(), [&[], &[]]), Ok((base(), None)));
+        let none = Replayed { index: base(), fault: None, lost: None };
+        assert_eq!(replayed(base(), [&[], &[]]), Ok(none));
     }
 
     #[test]
@@ -255,10 +286,32 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[at / 8] ^= 1 << (at % 8);
             assert!(Change::first(&damaged).is_err(), "bit {at}");
-            let (index, fault) = replayed(base(), [&damaged, &bytes]).unwrap();
-            assert_eq!((names(&index), fault.map(|(at, _)| at)), (vec!["b"], Some(0)));
+            let Replayed { index, fault, lost } = replayed(base(), [&damaged, &bytes]).unwrap();
+            assert_eq!((names(&index), lost), (vec!["b"], None));
+            // Behind the mark and the length, the damage cannot be the rest of an older log.
+            assert!(at < 64 || fault.is_some_and(|(log, _)| log == 0), "bit {at}");
         }
         assert!((0..bytes.len()).all(|n| Change::first(&bytes[..n]).is_err()));
+    }
+
+    #[test]
+    fn the_rest_of_an_older_log_is_no_fault_and_damage_in_both_logs_is_a_loss() {
+        let new = change(7, 8, "b", &[]).to_bytes();
+        let old = [change(6, 7, "a", &["c"]).to_bytes(), vec![9; 400]].concat();
+        for rest in [old.clone(), vec![9; 400], vec![], new[..90].to_vec()] {
+            let Replayed { index, fault, lost } = replayed(base(), [&new, &rest]).unwrap();
+            assert_eq!((names(&index), fault, lost), (vec!["b"], None, None));
+        }
+        // A write that a power cut has torn, over the rest of an older log.
+        let torn = [&new[..90], &old[90..]].concat();
+        for rest in [&old[..], &[], &torn[..90], &old[..9]] {
+            let replayed = replayed(base(), [&torn, rest]).unwrap();
+            assert_eq!(replayed, Replayed { index: base(), fault: None, lost: None });
+        }
+        let [mut first, mut second] = [new.clone(), new.clone()];
+        first[40] ^= 1;
+        second[50] ^= 1;
+        assert!(replayed(base(), [&first, &second]).unwrap().lost.is_some());
     }
 
     #[test]

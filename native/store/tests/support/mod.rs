@@ -67,6 +67,8 @@ pub struct Content {
     pub torn: bool,
     /// Whether a log that was cut off is there again.
     pub logs_stay: bool,
+    /// Logs that cannot be read.
+    pub unread: Vec<IndexFile>,
 }
 
 /// A disk in memory, whose contents outlive a store.
@@ -259,7 +261,11 @@ impl Disk for Lossy {
     }
 
     fn read_log(&self, file: IndexFile) -> Result<Option<Vec<u8>>> {
-        Ok(self.0.lock().unwrap().logs.get(&file).cloned())
+        let content = self.0.lock().unwrap();
+        match content.unread.contains(&file) {
+            true => Err(Error::io(Path::new("lossy"))(std::io::Error::other("a bad sector"))),
+            false => Ok(content.logs.get(&file).cloned()),
+        }
     }
 
     fn path(&self) -> &Path {
