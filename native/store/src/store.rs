@@ -192,7 +192,8 @@ impl Store {
             let Some(at) = state.idle_on_disk(id) else { return Ok(None) };
             drop(state);
             let Some(read) = shared.at_once(&at) else { return Ok(None) };
-            state = shared.state();
+            let Ok(again) = shared.state.try_lock() else { return Ok(None) };
+            state = again;
             if state.blocks.get(&id).is_none_or(|block| block.at != at) {
                 return Ok(None);
             }

@@ -119,8 +119,10 @@ impl Disk for Folder {
     #[cfg(target_os = "linux")]
     fn read_now(&self, pack: u32, offset: u64, to: &mut [u8]) -> bool {
         use std::os::fd::AsRawFd;
-        // Opening a file may wait.
-        let Some(file) = self.opened().get(&pack).cloned() else { return false };
+        // Opening a file may wait, also for another thread that opens one under the lock.
+        let Ok(open) = self.open.try_lock() else { return false };
+        let Some(file) = open.get(&pack).cloned() else { return false };
+        drop(open);
         let Ok(offset) = libc::off_t::try_from(offset) else { return false };
         let part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         // SAFETY: the call writes at most `to.len()` bytes into `to`; `part` and `file` outlive it.
@@ -219,5 +221,24 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io(path)(error)),
         Ok(_) => files::read(path, MAX_INDEX).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_never_waits_gives_up_while_another_thread_opens_a_pack() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::to_write(path.path()).unwrap();
+        folder.write(0, 0, &[7; 100]).unwrap();
+        let opening = folder.opened();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(folder.read_now(0, 0, &mut [0; 100])));
+            assert_eq!(receiver.recv_timeout(std::time::Duration::from_secs(60)), Ok(false));
+            drop(opening);
+        });
     }
 }

@@ -181,6 +181,10 @@ impl Disk for Lossy {
         }
     }
 
+    fn read_now(&self, pack: u32, offset: u64, to: &mut [u8]) -> bool {
+        self.read(pack, offset, to).is_ok()
+    }
+
     fn sync(&self, pack: u32) -> Result<()> {
         self.with(|content| {
             if content.syncs_fail {
