@@ -1,6 +1,7 @@
 //! Tensors in tiers of memory: `Sconce.Store`.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
@@ -208,7 +209,12 @@ fn store_compact<'a>(
     reference: Reference<'a>,
     share: f64,
 ) -> Term<'a> {
-    long(env, "compact", store, reference, move |store| store.compact(share))
+    call(env, "compact", || {
+        let store = StoreHandle::get(store)?;
+        Task::start(env, "compact", reference, move |_events, cancelled| {
+            store.compact(share, &|| cancelled.load(Ordering::Relaxed))
+        })
+    })
 }
 
 /// Checks all blocks. Sends `{:ok, damaged}` by message.

@@ -75,7 +75,7 @@ fn child(folder: &Path, first: u64) {
             println!("{}", step + 1);
             std::io::stdout().flush().unwrap();
             if step % 15 == 14 {
-                store.compact(0.8).unwrap();
+                store.compact(0.8, &|| false).unwrap();
             }
         }
     });

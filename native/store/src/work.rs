@@ -63,16 +63,22 @@ impl Shared {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts bytes that were rewritten, and waits until there may be more.
-    pub(crate) fn pace(&self, bytes: u64) {
-        self.budget().take(bytes);
+    /// Counts bytes that were rewritten, and waits until there may be more, or `ends` says so.
+    pub(crate) fn pace(&self, bytes: u64, ends: &dyn Fn() -> bool) {
+        // In parts, so that reading ahead goes on in between.
+        let part = self.options.background.map_or(u64::MAX, |rate| (rate / 10).max(1));
+        let mut left = bytes;
         loop {
             let pause = self.budget().pause();
             match pause {
-                Some(pause) if !self.state().closing => {
-                    std::thread::sleep(pause.min(Duration::from_millis(100)));
+                _ if ends() => return,
+                Some(pause) => std::thread::sleep(pause.min(Duration::from_millis(100))),
+                None if left == 0 => return,
+                None => {
+                    let now = left.min(part);
+                    self.budget().take(now);
+                    left -= now;
                 }
-                _ => return,
             }
         }
     }

@@ -152,7 +152,7 @@ impl Store {
         match self.put_once(name, dtype, shape, bytes) {
             Err(Error::OutOfRange { field, .. })
                 if field == ON_DISK
-                    && matches!(self.rewrite(0.9, false), Ok(freed) if freed > 0) =>
+                    && matches!(self.rewrite(0.9, false, &|| false), Ok(freed) if freed > 0) =>
             {
                 self.put_once(name, dtype, shape, bytes)
             }
@@ -216,28 +216,38 @@ impl Store {
     }
 
     /// Rewrites packs of which less than `share` is used, and gives their bytes back to the disk. Returns the bytes. Waits
-    /// after each pack, of 64 MB at most, until the budget of the background allows the next; puts go on meanwhile.
+    /// before each pack, of 64 MB at most, until the budget of the background allows it; puts go on meanwhile. Ends
+    /// between two packs when the store is closed, or `is_cancelled` says so.
     ///
     /// # Errors
     /// As [`Store::commit`]. A pack with a damaged block stays.
-    pub fn compact(&self, share: f64) -> Result<u64> {
-        self.rewrite(share, true)
+    pub fn compact(&self, share: f64, is_cancelled: &dyn Fn() -> bool) -> Result<u64> {
+        let ends = || is_cancelled() || self.shared.state().closing;
+        self.rewrite(share, true, &ends)
     }
 
-    fn rewrite(&self, share: f64, paced: bool) -> Result<u64> {
+    fn rewrite(&self, share: f64, paced: bool, ends: &dyn Fn() -> bool) -> Result<u64> {
         let shared = &*self.shared;
         let packs = shared.with_writer(|writer| {
             // Blocks that only an older index uses are given up first.
             shared.commit_all(writer)?;
             Ok(shared.sparse(writer, share))
         })?;
-        let mut freed = 0;
+        let (mut freed, mut written) = (0, 0);
         for pack in packs {
-            let bytes = shared.with_writer(|writer| shared.rewritten(writer, pack))?;
-            freed += bytes.freed;
             if paced {
-                shared.pace(bytes.written);
+                shared.pace(written, ends);
             }
+            if ends() {
+                break;
+            }
+            let bytes = shared.with_writer(|writer| {
+                // The blocks of others may have filled it since.
+                let is_sparse = shared.sparse(writer, share).contains(&pack);
+                is_sparse.then(|| shared.rewritten(writer, pack)).transpose()
+            })?;
+            written = bytes.as_ref().map_or(0, |bytes| bytes.written);
+            freed += bytes.map_or(0, |bytes| bytes.freed);
         }
         Ok(u64::try_from(freed).unwrap_or_default())
     }
@@ -349,8 +359,7 @@ impl Shared {
         if writer.current == Some(pack) {
             writer.current = None;
         }
-        // Another caller may have removed it meanwhile.
-        let is_whole = writer.ends.contains_key(&pack) && self.moved(writer, pack)?;
+        let is_whole = self.moved(writer, pack)?;
         let written = writer.bytes() - before;
         if is_whole {
             let end = writer.ends.remove(&pack).unwrap_or_default();

@@ -150,7 +150,7 @@ fn packs_are_rewritten_while_others_read_them() {
     assert!(read(&reader, "t29") == numbers(29, 5000));
     (0..25).for_each(|seed| store.delete(&format!("t{seed}")).unwrap());
     let before = store.stats().disk_bytes;
-    let freed = store.compact(0.5).unwrap();
+    let freed = store.compact(0.5, &|| false).unwrap();
     let after = store.stats().disk_bytes;
     assert!(freed > before / 2 && after == before - freed, "{before}, {freed}, {after}");
     let files = std::fs::read_dir(folder.path().join("packs")).unwrap();
@@ -459,7 +459,7 @@ fn what_was_committed_survives_a_power_cut_at_any_moment() {
                     acknowledged.append(&mut pending);
                 }
                 if step == 17 {
-                    store.compact(0.9)?;
+                    store.compact(0.9, &|| false)?;
                 }
             }
             Ok(())
@@ -585,7 +585,7 @@ fn many_threads_put_read_and_delete_at_once() {
                         store.delete(&name).unwrap();
                     }
                     if step % 50 == 49 {
-                        store.compact(0.7).unwrap();
+                        store.compact(0.7, &|| false).unwrap();
                     }
                 }
                 done.store(true, Ordering::Relaxed);
@@ -765,7 +765,7 @@ fn callers_are_served_while_rewriting_waits_for_its_budget() {
     let before = store.stats().disk_bytes;
     std::thread::scope(|scope| {
         // The first pack exhausts the budget for hours.
-        let compact = scope.spawn(|| store.compact(0.9));
+        let compact = scope.spawn(|| store.compact(0.9, &|| false));
         while store.stats().disk_bytes >= before {
             std::thread::yield_now();
         }
@@ -776,12 +776,56 @@ fn callers_are_served_while_rewriting_waits_for_its_budget() {
         }
         assert!(!compact.is_finished());
         store.close().unwrap();
-        let ended = compact.join().unwrap();
-        assert!(matches!(kind(ended), None | Some(Kind::Unavailable)));
+        assert_eq!(kind(compact.join().unwrap()), None);
     });
     let store = Store::open(folder.path(), small()).unwrap();
     assert_eq!(store.names(), ["new", "t0", "t3", "t6", "t9"]);
     assert_eq!(store.verify(), vec![]);
-    assert!(store.compact(0.9).unwrap() > 0);
+    assert!(store.compact(0.9, &|| false).unwrap() > 0);
     assert!(read(&store, "new") == numbers(50, 9000) && read(&store, "t9") == numbers(9, 9000));
+}
+
+/// Packs 0 to 3, each of which is half used.
+fn half_used(disk: &Lossy) {
+    for pack in 0..4 {
+        let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+        for name in ["kept", "gone"] {
+            let seed = 2 * pack + u64::from(name == "gone");
+            store.put(&format!("{name}{pack}"), f32s(), &[9000], &numbers(seed, 9000)).unwrap();
+        }
+        store.close().unwrap();
+    }
+    let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+    (0..4).for_each(|pack| store.delete(&format!("gone{pack}")).unwrap());
+    store.close().unwrap();
+}
+
+#[test]
+fn rewriting_that_is_cancelled_ends_before_the_next_pack() {
+    let disk = Lossy::default();
+    half_used(&disk);
+    let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+    assert_eq!(store.compact(0.9, &|| true).unwrap(), 0);
+    let packs = || disk.sizes().iter().map(|(pack, _)| *pack).collect::<Vec<_>>();
+    assert_eq!(packs(), [0, 1, 2, 3]);
+    let is_cancelled = || !packs().contains(&0);
+    assert!(store.compact(0.9, &is_cancelled).unwrap() > 0);
+    assert_eq!(packs(), [1, 2, 3, 4]);
+    (0..4).for_each(|at| assert!(read(&store, &format!("kept{at}")) == numbers(2 * at, 9000)));
+}
+
+#[test]
+fn a_pack_that_rewriting_itself_has_filled_is_not_rewritten() {
+    let disk = Lossy::default();
+    half_used(&disk);
+    let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+    ["a", "b"].iter().zip(90..).for_each(|(name, seed)| {
+        store.put(name, f32s(), &[100], &numbers(seed, 100)).unwrap();
+    });
+    store.delete("a").unwrap();
+    // Pack 4 is half used, until it gets the blocks of the others.
+    assert!(store.compact(0.9, &|| false).unwrap() > 0);
+    let packs: Vec<u32> = disk.sizes().iter().map(|(pack, _)| *pack).collect();
+    assert_eq!(packs, [4]);
+    assert!(read(&store, "b") == numbers(91, 100) && read(&store, "kept3") == numbers(6, 9000));
 }
