@@ -49,12 +49,17 @@ impl Shared {
         }
     }
 
-    /// Commits what changed, and folds the log into the index.
+    /// Commits what changed, and folds the log into the index, if the disk has room for that.
     pub(crate) fn commit_whole(&self, writer: &mut Writer) -> Result<()> {
+        let is_committed = writer.touched.is_empty();
         match writer.log {
-            Some(log) if log.end == 0 && writer.touched.is_empty() => Ok(()),
-            None if writer.touched.is_empty() => Ok(()),
-            _ => self.commit_all(writer),
+            Some(log) if log.end == 0 && is_committed => Ok(()),
+            None if is_committed => Ok(()),
+            _ => match self.commit_all(writer) {
+                // The log has everything.
+                Err(_) if is_committed && writer.failed.is_none() => Ok(()),
+                committed => committed,
+            },
         }
     }
 

@@ -535,6 +535,26 @@ fn a_full_disk_keeps_what_was_committed_and_goes_on_when_there_is_room() {
 }
 
 #[test]
+fn a_store_that_is_committed_can_be_closed_on_a_full_disk() {
+    let disk = Lossy::default();
+    let store = Store::on(Box::new(disk.clone()), small()).unwrap();
+    store.put("a", f32s(), &[900], &numbers(1, 900)).unwrap();
+    store.commit().unwrap();
+    store.put("b", f32s(), &[900], &numbers(2, 900)).unwrap();
+    disk.0.lock().unwrap().room = Some(0);
+    assert_eq!(kind(store.close()), Some(Kind::Io));
+    disk.0.lock().unwrap().room = None;
+    store.commit().unwrap();
+    store.put("c", f32s(), &[900], &numbers(3, 900)).unwrap();
+    store.commit().unwrap();
+    disk.0.lock().unwrap().room = Some(0);
+    store.close().unwrap();
+    let again = Store::on(Box::new(disk.after_power_cut(0)), small()).unwrap();
+    assert_eq!(again.names(), ["a", "b", "c"]);
+    assert!(read(&again, "c") == numbers(3, 900));
+}
+
+#[test]
 fn a_full_budget_is_made_room_for_by_rewriting_packs() {
     let bounded = StoreOptions { disk: Some(100_000), compress: false, ..small() };
     let store = Store::on(Box::new(Lossy::default()), bounded).unwrap();
