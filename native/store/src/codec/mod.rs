@@ -15,6 +15,8 @@ pub const CHUNK: usize = 1 << 16;
 const WORTH: f64 = 0.95;
 /// The mark of a chunk that LZ4 did not shorten.
 const RAW: u32 = 1 << 31;
+/// The acceleration of LZ4, unless another one is better.
+const LEAST: i32 = 3;
 
 /// How the bytes of a block are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,7 +38,7 @@ impl Codec {
     /// Weights in 16 bits take a quarter less time to compress than with 3, and a hundredth more bytes. Frames of games would
     /// take a tenth more.
     fn acceleration(self, width: u8) -> i32 {
-        if self == Codec::Bits && width == 2 { 12 } else { 3 }
+        if self == Codec::Bits && width == 2 { 12 } else { LEAST }
     }
 
     /// The code in a file.
@@ -89,6 +91,15 @@ pub fn encode(raw: &[u8], width: u8) -> (Codec, Option<Vec<u8>>) {
 
 /// The stored bytes of a compressed block.
 pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
+    encode_by(codec.acceleration(width), codec, width, raw)
+}
+
+/// The stored bytes of a compressed block, as former versions stored it. `None` if they stored it as [`encode_as`] does.
+pub(crate) fn encode_formerly(codec: Codec, width: u8, raw: &[u8]) -> Option<Vec<u8>> {
+    (codec.acceleration(width) != LEAST).then(|| encode_by(LEAST, codec, width, raw))
+}
+
+fn encode_by(acceleration: i32, codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
     let chunks = raw.len().div_ceil(CHUNK);
     let mut stored = memory::with_capacity(chunks * 4 + raw.len());
     stored.resize(chunks * 4, 0);
@@ -104,7 +115,7 @@ pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
         };
         // A chunk that gets no shorter does not fit.
         let room = short.get_mut(..chunk.len().saturating_sub(1)).unwrap_or_default();
-        let (length, bytes) = match lz4::compress(codec.acceleration(width), from, room) {
+        let (length, bytes) = match lz4::compress(acceleration, from, room) {
             Some(written) => (written as u32, short.get(..written).unwrap_or_default()),
             None => (chunk.len() as u32 | RAW, chunk),
         };
