@@ -5,6 +5,9 @@ defmodule Sconce.Application do
 
   @impl true
   def start(_type, _args) do
+    # This process lives as long as the application, unlike one that a supervisor restarts.
+    Sconce.Store.Handles.new()
+
     children = [
       Sconce.Monitor.Tracing,
       Sconce.Run.Keeper,

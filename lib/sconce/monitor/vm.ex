@@ -76,7 +76,6 @@ defmodule Sconce.Monitor.Vm do
     Process.flag(:trap_exit, true)
     :ets.new(@machine, [:named_table, :protected, read_concurrency: true])
     Names.new()
-    Sconce.Store.Handles.new()
     {:ok, nil, {:continue, :share}}
   end
 

@@ -60,4 +60,28 @@ defmodule Sconce.Store.HandlesTest do
            []
            """
   end
+
+  test "an open store is found after the monitor's process was killed" do
+    text =
+      @opened <>
+        """
+        monitored = Process.whereis(Sconce.Monitor.Vm)
+        ended = Process.monitor(monitored)
+        Process.exit(monitored, :kill)
+        receive do: ({:DOWN, ^ended, :process, _pid, _reason} -> :ok)
+        IO.inspect(open.())
+        {:ok, _later} = Store.open(Path.join(dir, "later"))
+        IO.inspect(open.())
+        IO.inspect(Store.Handles.new())
+        :ok = Store.close(kept)
+        IO.inspect(open.())
+        """
+
+    assert script(text) == """
+           ["kept"]
+           ["kept", "later"]
+           :ok
+           ["later"]
+           """
+  end
 end
