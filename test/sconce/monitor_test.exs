@@ -5,7 +5,7 @@ defmodule Sconce.MonitorTest do
   import Sconce.Test.Scratch, only: [tmp_dir!: 1, elixir_until: 2, run: 4]
 
   alias Sconce.{Config, Corpus, Error, Monitor, Policy, Serving, Session, Trainer}
-  alias Sconce.Monitor.{Catalogue, Region, Snapshot, Vm}
+  alias Sconce.Monitor.{Catalogue, Region, RunFile, Snapshot, Vm}
 
   doctest Monitor
   doctest Monitor.Prometheus
@@ -391,6 +391,25 @@ defmodule Sconce.MonitorTest do
       refute File.exists?(Path.join(dir, "00000019.run"))
       assert File.exists?(Path.join(dir, "00000020.run"))
       assert File.exists?(Path.join(dir, "installer.run"))
+    end
+
+    test "tells the size that a run has after it has grown again", %{dir: dir} do
+      short = %{event: :out_of_memory, step: 1200, micro_batch: 16, bytes: nil, memory_limit: nil}
+      grown = %{event: :grown, step: 1216, micro_batch: 32}
+      file = RunFile.open("trainer", Path.join(dir, "run"))
+
+      for {event, note} <- [
+            {short, "out_of_memory, micro_batch 16, step 1200"},
+            {grown, "grown, micro_batch 32, step 1216"}
+          ],
+          reduce: file do
+        file ->
+          file = RunFile.event(file, event)
+          {:go_on, file} = RunFile.beat(file)
+          {_snapshot, values} = read!(hd(run_files(dir)))
+          assert values["note"] == note
+          file
+      end
     end
 
     test "of a run that ends with its starter is not that of a killed one", %{dir: dir} do

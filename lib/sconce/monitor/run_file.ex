@@ -85,8 +85,8 @@ defmodule Sconce.Monitor.RunFile do
   defp curve?(_key), do: false
 
   # Events with a note. The others are frequent.
-  @told [:began, :precision, :resumed, :out_of_memory, :validation, :checkpoint, :save_failed] ++
-          [:callback_late, :saved, :failed]
+  @told [:began, :precision, :resumed, :out_of_memory, :grown, :validation, :checkpoint] ++
+          [:save_failed, :callback_late, :saved, :failed]
 
   defp note(%{event: :pressure, by: :elixir} = event),
     do: [{:text, "note", "", "", Pressure.text(event)}]
