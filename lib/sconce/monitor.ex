@@ -50,7 +50,7 @@ defmodule Sconce.Monitor do
 
   These have labels: each serving of `Sconce.Serving` (`serving`), each member of a group of `Sconce.Leader` (`leader`, its
   name, and `leads`, the node that leads), each open `Sconce.Store` (`store`, its folder), each `Sconce.Bot` (`bot`), at most
-  24 of the latter three, and each NVIDIA card (`device`):
+  24 of each of the latter three, and each NVIDIA card (`device`):
 
   | name | kind | unit | meaning |
   |---|---|---|---|
