@@ -538,6 +538,39 @@ defmodule Sconce.MonitorTest do
     for serving <- servings, do: :ok = Serving.stop(serving)
   end
 
+  test "leaders, stores and bots whose names are shortened alike have values of their own", %{
+    dir: dir
+  } do
+    long = &:"#{String.duplicate("Long", 30)}#{&1}#{String.duplicate("Name", 30)}"
+    {:ok, policy} = Policy.init(@spec_options)
+
+    kept =
+      for n <- 1..2 do
+        members = [name: long.("leader#{n}"), members: [node()], lease_ms: 60_000]
+        {:ok, _leader} = start_supervised({Sconce.Leader, members}, id: n)
+        {:ok, bot} = Sconce.Bot.start_link(policy: policy, name: long.("bot#{n}"))
+        path = Path.join([dir, "store#{n}", String.duplicate("folder", 20)])
+        {:ok, store} = Sconce.Store.open(path)
+        {bot, store}
+      end
+
+    names = Map.keys(seen())
+
+    for {start, part} <- [
+          {~s(sconce_leader_term{leader=":Long), "Name"},
+          {~s(sconce_store_ram_bytes{store="…), "folderfolder"},
+          {~s(sconce_bot_frames_total{bot=":Long), "Name"}
+        ] do
+      own = Enum.filter(names, &(String.starts_with?(&1, start) and &1 =~ part))
+      assert {start, length(own)} == {start, 2}
+    end
+
+    for {bot, store} <- kept do
+      :ok = GenServer.stop(bot)
+      :ok = Sconce.Store.close(store)
+    end
+  end
+
   describe "the table of sessions" do
     # Metrics of sessions by their short names, of each session of this process.
     defp sessions do

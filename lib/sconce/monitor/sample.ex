@@ -170,13 +170,10 @@ defmodule Sconce.Monitor.Sample do
   @doc "The values of each serving of this VM, by its process."
   @spec servings() :: [{pid, [value]}]
   def servings do
-    found = for pid <- pids(), {:ok, stats} <- [Serving.stats(pid)], do: {pid, name(pid), stats}
-    names = Enum.frequencies(for {_pid, name, _stats} <- found, do: name)
+    found = for pid <- pids(), {:ok, stats} <- [Serving.stats(pid)], do: {pid, stats}
+    names = apart(for {pid, _stats} <- found, do: {pid, name(pid)})
 
-    for {pid, name, stats} <- found do
-      # Two long names may begin alike.
-      name = if names[name] > 1, do: "#{name} #{text(pid)}", else: name
-
+    for {pid, stats} <- found do
       values = %{
         "sconce_serving_waiting" => stats.waiting,
         "sconce_serving_requests_total" => stats.requests,
@@ -187,7 +184,7 @@ defmodule Sconce.Monitor.Sample do
         "sconce_serving_latency_p99_seconds" => seconds(stats.latency_us.p99)
       }
 
-      {pid, valued(Catalogue.serving(), values, Prometheus.labels!(serving: name))}
+      {pid, valued(Catalogue.serving(), values, Prometheus.labels!(serving: names[pid]))}
     end
   end
 
@@ -253,6 +250,16 @@ defmodule Sconce.Monitor.Sample do
       {:registered_name, name} -> name |> inspect() |> short(60)
       _none -> text(pid)
     end
+  end
+
+  @doc "The labels of processes with names: one that others have too, as long names may begin alike, gets its id."
+  @spec apart([{pid, String.t()}]) :: %{pid => String.t()}
+  def apart(named) do
+    shared = Enum.frequencies(for {_pid, name} <- named, do: name)
+
+    for {pid, name} <- named,
+        into: %{},
+        do: {pid, if(shared[name] > 1, do: "#{name} #{text(pid)}", else: name)}
   end
 
   @doc "A text of at most this many characters, for a label: it has at most 100 bytes."

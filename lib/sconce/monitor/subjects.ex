@@ -19,12 +19,15 @@ defmodule Sconce.Monitor.Subjects do
   def values, do: leaders() ++ stores() ++ bots()
 
   defp leaders do
-    names = Registry.select(@registry, [{{{Sconce.Leader, :"$1"}, :_, :_}, [], [:"$1"]}])
+    found =
+      Registry.select(@registry, [{{{Sconce.Leader, :"$1"}, :"$2", :_}, [], [{{:"$1", :"$2"}}]}])
 
-    for name <- names |> Enum.sort() |> Enum.take(@most), seen = Server.glance(name) do
+    found = found |> Enum.sort() |> Enum.take(@most)
+    names = Sample.apart(for {name, pid} <- found, do: {pid, Sample.short(inspect(name), 60)})
+
+    for {name, pid} <- found, seen = Server.glance(name) do
       leads = if seen.leader, do: to_string(seen.leader), else: "none"
-      label = Sample.short(inspect(name), 60)
-      labels = Prometheus.labels!(leader: label, leads: Sample.short(leads, 60))
+      labels = Prometheus.labels!(leader: names[pid], leads: Sample.short(leads, 60))
 
       values = %{
         "sconce_leader_leading" => if(seen.left_us, do: 1, else: 0),
@@ -40,11 +43,12 @@ defmodule Sconce.Monitor.Subjects do
 
   defp stores do
     found = Enum.take(Handles.stats(), @most)
-    paths = Enum.frequencies(for {_number, path, _stats} <- found, do: path)
+    found = for {number, path, stats} <- found, do: {number, ending(path), stats}
+    endings = Enum.frequencies(for {_number, ending, _stats} <- found, do: ending)
 
-    for {number, path, stats} <- found do
-      # A store may be open for writing and for reading.
-      label = if paths[path] > 1, do: "#{ending(path)} (#{number})", else: ending(path)
+    for {number, ending, stats} <- found do
+      # A store may be open for writing and for reading, and two long paths may end alike.
+      label = if endings[ending] > 1, do: "#{ending} (#{number})", else: ending
 
       values = %{
         "sconce_store_ram_bytes" => stats.ram_bytes,
@@ -73,7 +77,10 @@ defmodule Sconce.Monitor.Subjects do
     found =
       Registry.select(@registry, [{{{Sconce.Bot, :"$1"}, :_, :"$2"}, [], [{{:"$1", :"$2"}}]}])
 
-    for {pid, totals} <- found |> Enum.sort() |> Enum.take(@most) do
+    found = found |> Enum.sort() |> Enum.take(@most)
+    names = Sample.apart(for {pid, _totals} <- found, do: {pid, Sample.name(pid)})
+
+    for {pid, totals} <- found do
       read = Totals.read(totals)
 
       values = %{
@@ -84,7 +91,7 @@ defmodule Sconce.Monitor.Subjects do
         "sconce_bot_latency_p99_seconds" => read.p99_us && read.p99_us / 1.0e6
       }
 
-      labels = Prometheus.labels!(bot: Sample.name(pid))
+      labels = Prometheus.labels!(bot: names[pid])
       {{:bot, pid}, Sample.valued(Catalogue.bot(), values, labels)}
     end
   end
