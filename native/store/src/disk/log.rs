@@ -97,7 +97,7 @@ impl From<String> for Flaw {
     }
 }
 
-/// What two logs of the same records have made of an index.
+/// The index after two logs of the same records.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Replayed {
     /// The index after the commits.
