@@ -544,7 +544,9 @@ mod tests {
             }
             // While a batch is computed, another worker begins at sixteen entries.
             (0..10).for_each(|caller| queue.push(caller, None, caller as u32).unwrap());
-            assert_eq!((queue.state().asleep, queue.state().told), (2, 0));
+            let state = queue.state();
+            assert_eq!((state.asleep, state.told), (2, 0));
+            drop(state);
             queue.set_max(4);
             let sizes: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
             assert_eq!(sizes, [Some(4), Some(4)]);
