@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn a_size_that_failed_is_approached_by_halves_and_never_tried_again_before_it_is_forgotten() {
         let seen = sizes(&mut Growth::new(64), 64, 500, |_| 41);
-        assert_eq!(seen, [64, 32, 48, 32, 40]);
-        // The ceiling of 48 is forgotten after enough good steps, and the size that is wanted is tried again.
-        let seen = sizes(&mut Growth::new(64), 64, 16 + 16 + FORGET_AFTER + 1, |_| 41);
-        assert_eq!(seen, [64, 32, 48, 32, 40, 64, 40]);
+        assert_eq!(seen, [64, 32, 48, 32, 40, 44, 40]);
+        // The ceiling of 44 is forgotten after enough good steps, and the size that is wanted is tried again.
+        let seen = sizes(&mut Growth::new(64), 64, 3 * GROW_AFTER + FORGET_AFTER + 1, |_| 41);
+        assert_eq!(seen, [64, 32, 48, 32, 40, 44, 40, 64, 40]);
     }
 
     #[test]
