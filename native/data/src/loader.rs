@@ -193,6 +193,8 @@ impl<D: Draw> Loader<D> {
                 let most = options.most(draw.bytes());
                 let ahead = Arc::new(Ahead::new(&name, depth, most, first, draw.bytes()));
                 let turn = |i: usize| {
+                    // `Ahead` bounds what lies in it: a bounded channel takes the memory of its largest depth at once.
+                    #[allow(clippy::disallowed_methods)]
                     let (sender, receiver) = unbounded();
                     let steps = (first + i as u64, threads as u64);
                     let (name, draw, spent) = (name.clone(), draw.clone(), spent.clone());
