@@ -213,7 +213,7 @@ fn an_automatic_depth_grows_while_the_caller_waits_and_the_batches_stay_the_same
     let mut depths = vec![];
     std::thread::scope(|scope| {
         // Each batch may be made only after its caller has begun to wait.
-        let (ask, asked) = std::sync::mpsc::channel::<u64>();
+        let (ask, asked) = std::sync::mpsc::sync_channel::<u64>(24);
         let gate = gate.clone();
         scope.spawn(move || {
             for step in asked {
