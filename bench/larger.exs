@@ -1,20 +1,23 @@
-# A run that reads a corpus of four times its memory, plain and compressed.
+# A loader that reads a corpus of four times its memory, plain and compressed.
 #
 #     cd bench && SCONCE_REPLAYS=DIR mix run larger.exs | tee larger.txt
-#     COPIES=16 SCONCE_REPLAYS=DIR mix run larger.exs      # a quarter of the games and of the memory
+#     FOLDER=DIR2 SCONCE_REPLAYS=DIR mix run larger.exs    # keeps the corpora in DIR2, or takes those that are there
 #
 # The games are copies of those in DIR/train whose time of recording differs. Each run is a process of its own in a memory
 # cgroup, whose limit, with the pages of files that the kernel keeps for it, is a quarter of the plain corpus. It opens the
-# corpus, takes batches of random windows without learning from them, and then trains. Needs cgroups of version 1 and
-# permission to make one.
+# corpus, takes batches of 64 random windows of 80 frames as fast as it can, and then one each PACE_MS milliseconds. Needs
+# cgroups of version 1 and permission to make one.
 
 alias Sconce.Bench.{Child, Machine, Output}
 alias Sconce.{Corpus, Figures}
 
 copies = String.to_integer(System.get_env("COPIES", "64"))
-steps = String.to_integer(System.get_env("STEPS", "60"))
+steps = String.to_integer(System.get_env("STEPS", "100"))
+# Milliseconds of a step of a GRU of 256 x 2 on 64 windows of 80 frames on two cores are some 300.
+pace = String.to_integer(System.get_env("PACE_MS", "300"))
 replays = System.get_env("SCONCE_REPLAYS") || raise "SCONCE_REPLAYS names no folder"
-folder = Path.join(System.tmp_dir!(), "sconce-larger-#{System.pid()}")
+kept = System.get_env("FOLDER")
+folder = kept || Path.join(System.tmp_dir!(), "sconce-larger-#{System.pid()}")
 groups = "/sys/fs/cgroup/memory"
 
 # The seconds and minutes of the time of recording tell the copies apart.
@@ -49,7 +52,10 @@ kinds = [{"plain", false}, {"compressed", true}]
 
 made =
   for {name, compress} <- kinds, into: %{} do
-    seconds = import_all.(name, compress)
+    there =
+      match?({:ok, %{info: %{games: games}}} when games > 0, Corpus.open(Path.join(folder, name)))
+
+    seconds = if there, do: 0.0, else: import_all.(name, compress)
     {:ok, corpus} = Corpus.open(Path.join(folder, name))
     {name, %{info: corpus.info, seconds: seconds}}
   end
@@ -62,7 +68,7 @@ IO.puts(
 )
 
 IO.puts(
-  "corpus          size  imported_s    open_s    loader frames/s (first 100 batches, next 100)   training frames/s   waits %"
+  "corpus          size  imported_s    open_s    frames/s (first 50 batches, next 50)   waits % at a pace"
 )
 
 child = fn name, group ->
@@ -77,18 +83,17 @@ child = fn name, group ->
   load = [batch_size: 64, window_size: 80, as: :binaries]
   [_first] = corpus |> Sconce.Loader.stream(load) |> Enum.take(1)
   opened = now.() - began
-  flows = corpus |> Sconce.Loader.stream([seed: 7] ++ load) |> Stream.map(&{&1.step, &1.flow.rows, now.()}) |> Enum.take(201)
+  flows = corpus |> Sconce.Loader.stream([seed: 7] ++ load) |> Stream.map(&{&1.step, &1.flow.rows, now.()}) |> Enum.take(101)
   rate = fn from, to ->
     {{_, a, t0}, {_, b, t1}} = {Enum.at(flows, from), Enum.at(flows, to)}
     round((b - a) / (t1 - t0))
   end
-  {:ok, run} =
-    Sconce.Trainer.start_link(corpus: path, out: path <> "-run", steps: #{steps}, backbone: :gru,
-      hidden_size: 256, num_layers: 2, batch_size: 64, window_size: 80, validate_every: 1_000_000)
-  {:ok, report} = Sconce.Trainer.await(run)
-  loader = report.loader
-  IO.puts(Enum.join([opened, rate.(0, 100), rate.(100, 200), round(loader.rows_per_second),
-    100 * loader.data_wait_seconds / loader.seconds], " "))
+  # A consumer that takes as long as a step: what it waits for.
+  paced = corpus |> Sconce.Loader.stream([seed: 8] ++ load) |> Enum.reduce_while(nil, fn batch, _flow ->
+    Process.sleep(#{pace})
+    if batch.step == #{steps}, do: {:halt, batch.flow}, else: {:cont, nil}
+  end)
+  IO.puts(Enum.join([opened, rate.(0, 50), rate.(50, 100), 100 * paced.data_wait_seconds / paced.seconds], " "))
   """
 end
 
@@ -101,20 +106,19 @@ for {name, _compress} <- kinds do
   line = ended.output |> String.split("\n", trim: true) |> List.last("")
 
   if ended.status == 0 do
-    [opened, first, next, trained, waits] = String.split(line)
+    [opened, first, next, waits] = String.split(line)
 
     IO.puts(
       String.pad_trailing(name, 12) <>
         String.pad_leading(Figures.size(made[name].info.bytes), 8) <>
         String.pad_leading(Figures.decimal(made[name].seconds), 12) <>
         String.pad_leading(Figures.decimal(String.to_float(opened)), 10) <>
-        String.pad_leading("#{first}, #{next}", 40) <>
-        String.pad_leading(trained, 27) <>
-        String.pad_leading(Figures.decimal(String.to_float(waits)), 10)
+        String.pad_leading("#{first}, #{next}", 33) <>
+        String.pad_leading(Figures.decimal(String.to_float(waits)), 20)
     )
   else
     IO.puts("#{name}: #{ended.status} #{String.slice(ended.output, -400, 400)}")
   end
 end
 
-File.rm_rf!(folder)
+kept || File.rm_rf!(folder)
