@@ -13,7 +13,7 @@ alias Sconce.{Corpus, Figures}
 
 copies = String.to_integer(System.get_env("COPIES", "64"))
 steps = String.to_integer(System.get_env("STEPS", "100"))
-# Milliseconds of a step of a GRU of 256 x 2 on 64 windows of 80 frames on two cores are some 300.
+# A consumer of a batch each 300 ms takes 17,000 frames a second.
 pace = String.to_integer(System.get_env("PACE_MS", "300"))
 replays = System.get_env("SCONCE_REPLAYS") || raise "SCONCE_REPLAYS names no folder"
 kept = System.get_env("FOLDER")
@@ -88,7 +88,7 @@ child = fn name, group ->
     {{_, a, t0}, {_, b, t1}} = {Enum.at(flows, from), Enum.at(flows, to)}
     round((b - a) / (t1 - t0))
   end
-  # A consumer that takes as long as a step: what it waits for.
+  # A consumer at this pace: what it waits for.
   paced = corpus |> Sconce.Loader.stream([seed: 8] ++ load) |> Enum.reduce_while(nil, fn batch, _flow ->
     Process.sleep(#{pace})
     if batch.step == #{steps}, do: {:halt, batch.flow}, else: {:cont, nil}

@@ -6,7 +6,7 @@ use sconce_tensor::{Result, memory};
 
 use super::{MAX_PREFETCH, within};
 
-/// The depth of a loader, shared by its threads, its caller, and whoever changes it.
+/// The depth of a loader, which its threads and its callers share.
 #[derive(Debug)]
 pub struct Ahead {
     state: Mutex<State>,

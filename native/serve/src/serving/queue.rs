@@ -160,13 +160,18 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
             return Err((entry.item, refusal));
         }
         state.push(caller, entry);
+        self.wake_one(state);
+        Ok(())
+    }
+
+    /// Wakes a worker that sleeps if the queued entries are worth it.
+    fn wake_one(&self, mut state: MutexGuard<'_, State<K, T>>) {
         let wake = state.asleep > state.told && state.is_worth(worth(self.max()));
         state.told += usize::from(wake);
         drop(state);
         if wake {
             self.filled.notify_one();
         }
-        Ok(())
     }
 
     /// Takes the entries of a batch; waits for the first one. False if the queue is closed.
@@ -192,12 +197,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
                 state.at_work += 1;
                 state.fill(self.max(), batch);
                 // Those that are left may be worth another worker.
-                let wake = state.asleep > state.told && state.is_worth(worth(self.max()));
-                state.told += usize::from(wake);
-                drop(state);
-                if wake {
-                    self.filled.notify_one();
-                }
+                self.wake_one(state);
                 return true;
             }
             state.asleep += 1;
