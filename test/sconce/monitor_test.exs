@@ -679,6 +679,19 @@ defmodule Sconce.MonitorTest do
 
       for session <- many, do: :ok = Session.close(session)
     end
+
+    test "has no session that is gone after the sampling process restarts" do
+      {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+      {:ok, session} = Session.open(policy)
+      {:ok, _} = Session.act(session, [1.0])
+      assert [{_number, %{"decisions_total" => 1}}] = Map.to_list(sessions())
+      before = Process.whereis(Vm)
+      :sys.suspend(before)
+      :ok = Session.close(session)
+      Process.exit(before, :kill)
+      until(fn -> Process.whereis(Vm) not in [nil, before] end)
+      assert sessions() == %{}
+    end
   end
 
   test "a policy is packed once for all its sessions" do

@@ -97,6 +97,7 @@ defmodule Sconce.Monitor.Catalogue do
   ]
 
   @sessions Enum.map(@session, &elem(&1, 0))
+  @subjects Enum.map(@serving ++ @leader ++ @store ++ @bot ++ @session, &elem(&1, 0))
 
   @type metric :: %{name: String.t(), kind: atom, unit: String.t(), doc: String.t()}
 
@@ -133,7 +134,13 @@ defmodule Sconce.Monitor.Catalogue do
 
   @doc "Whether a name, with or without labels, is that of a metric of sessions."
   @spec session?(String.t()) :: boolean
-  def session?(name), do: hd(String.split(name, "{", parts: 2)) in @sessions
+  def session?(name), do: base(name) in @sessions
+
+  @doc "Whether a name, with or without labels, is that of a metric of one serving, session, leader, store or bot."
+  @spec subject?(String.t()) :: boolean
+  def subject?(name), do: base(name) in @subjects
+
+  defp base(name), do: hd(String.split(name, "{", parts: 2))
 
   @doc "Metrics of each NVIDIA card, with the label `device`."
   @spec device() :: [metric]

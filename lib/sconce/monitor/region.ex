@@ -71,6 +71,14 @@ defmodule Sconce.Monitor.Region do
     end
   end
 
+  @doc "The region with the metrics of `slots`, which another process of this VM added."
+  @spec known(t, [map]) :: t
+  def known(region, slots) do
+    Enum.reduce(slots, region, fn slot, region ->
+      elem(number(region, slot.kind, slot.name, slot.unit, slot.help), 1)
+    end)
+  end
+
   @doc "Removes metrics by their names."
   @spec remove(t, [String.t()]) :: t
   def remove(%__MODULE__{numbers: numbers} = region, names) do

@@ -7,7 +7,18 @@ defmodule Sconce.Monitor.Vm do
 
   require Logger
 
-  alias Sconce.Monitor.{Events, Files, Folder, Names, Region, Sample, Snapshot, Subjects}
+  alias Sconce.Monitor.{
+    Catalogue,
+    Events,
+    Files,
+    Folder,
+    Names,
+    Region,
+    Sample,
+    Snapshot,
+    Subjects
+  }
+
   alias Sconce.Native
 
   @every_ms 1_000
@@ -85,11 +96,22 @@ defmodule Sconce.Monitor.Vm do
       {:ok, region} ->
         :persistent_term.put(@region, region)
         send(self(), :sample)
-        {:noreply, %{region: region, sample: Sample.new(), sessions: %{}, shown: %{}}}
+        state = %{region: region, sample: Sample.new(), sessions: %{}, shown: %{}}
+        {:noreply, %{state | region: without_subjects(region)}}
 
       # No native library: nothing counts.
       {:error, _error} ->
         {:noreply, nil, :hibernate}
+    end
+  end
+
+  # The region outlives this process. A restarted one does not know what the one before showed.
+  defp without_subjects(region) do
+    with {:ok, %{slots: slots}} <- read(region) do
+      left = for slot <- slots, Catalogue.subject?(slot.name), do: slot
+      region |> Region.known(left) |> Region.remove(Enum.map(left, & &1.name))
+    else
+      {:error, _error} -> region
     end
   end
 
@@ -144,12 +166,19 @@ defmodule Sconce.Monitor.Vm do
     region = Region.write(region, values ++ Enum.concat(Map.values(shown)))
     if state.region.full == nil and region.full, do: full(region.full)
     _ = Region.beat(region)
-    with true <- Events.heard?(), {:ok, read} <- read(region), do: Events.tell(read.slots)
-    %{state | region: region, sample: sample, sessions: sums, shown: shown}
+    told(%{state | region: region, sample: sample, sessions: sums, shown: shown})
   rescue
     _error -> alive(state)
   catch
     :exit, _reason -> alive(state)
+  end
+
+  # Its failure does not undo the sample.
+  defp told(state) do
+    with true <- Events.heard?(), {:ok, read} <- read(state.region), do: Events.tell(read.slots)
+    state
+  rescue
+    _error -> state
   end
 
   defp alive(state) do
