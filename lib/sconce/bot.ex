@@ -273,7 +273,8 @@ defmodule Sconce.Bot do
     state = timed(state, took)
     {reply, state} = answer(state, event, came)
     Reader.reply(reader, reply)
-    rested({:noreply, told(%{state | failures: 0, phase: phase(state.turn, event)})})
+    state = %{state | failures: 0, phase: phase(state.turn, event)}
+    rested({:noreply, state |> seen() |> told()})
   end
 
   def handle_info(:timeout, %{turn: turn} = state) do
@@ -322,6 +323,18 @@ defmodule Sconce.Bot do
     end
   end
 
+  # Takes what the frame says of the game, after its answer has gone out.
+  defp seen(%{turn: turn} = state) do
+    case Reader.guarded(fn -> Turn.seen(turn) end) do
+      {:ok, turn} ->
+        %{state | turn: turn}
+
+      {:error, reason} ->
+        Logger.error("a bot could not take a frame: #{inspect(reason)}")
+        %{state | turn: %{turn | unseen: nil}}
+    end
+  end
+
   defp timed(state, nil), do: state
   defp timed(%{turn: turn} = state, us), do: %{state | turn: Turn.took(turn, us)}
 
@@ -338,7 +351,7 @@ defmodule Sconce.Bot do
   end
 
   @impl true
-  def handle_call({:step, frame, came}, _from, %{turn: %{options: options}} = state) do
+  def handle_call({:step, frame, came}, from, %{turn: %{options: options}} = state) do
     if options[:bridge] do
       details = %{
         what: "step",
@@ -351,7 +364,8 @@ defmodule Sconce.Bot do
       {reply, state} = answer(state, {:frame, frame}, came)
       past = System.convert_time_unit(System.monotonic_time() - came, :native, :microsecond)
       state = if match?({:input, _}, reply), do: timed(state, past), else: state
-      rested({:reply, sent(reply), told(%{state | phase: phase(state.turn, {:frame, frame})})})
+      GenServer.reply(from, sent(reply))
+      rested({:noreply, told(seen(%{state | phase: phase(state.turn, {:frame, frame})}))})
     end
   end
 

@@ -28,6 +28,7 @@ defmodule Sconce.Bot.Turn do
                 :measured,
                 :acc,
                 :report,
+                :unseen,
                 lag: 0,
                 log: %{},
                 refused: [],
@@ -91,9 +92,11 @@ defmodule Sconce.Bot.Turn do
   end
 
   @doc """
-  Answers one event of a bridge that came at `came`, in native monotonic time.
+  Answers one event of a bridge that came at `came`, in native monotonic time. What the event says of the game is taken by
+  `seen/1`, after the answer has gone out.
   """
   @spec event(t, tuple, integer) :: {reply, t}
+  def event(%{unseen: {_number, _row}} = turn, event, came), do: event(seen(turn), event, came)
   def event(turn, {:frame, state}, came), do: state(turn, state, came)
   def event(turn, {:menu, state}, _came), do: menu(turn, state)
   def event(turn, {:over, reason}, _came), do: {:none, over(turn, reason)}
@@ -268,7 +271,7 @@ defmodule Sconce.Bot.Turn do
       place ->
         turn = if place == :gap, do: skipped(turn, number), else: turn
         {reply, turn} = turn |> prepared() |> corrected() |> decided(number, row, came)
-        {reply, if(turn.player.last == number, do: seen(turn, number, row), else: turn)}
+        {reply, if(turn.player.last == number, do: %{turn | unseen: {number, row}}, else: turn)}
     end
   end
 
@@ -403,9 +406,12 @@ defmodule Sconce.Bot.Turn do
 
   defp reopened(answer, _error), do: answer
 
-  # After a decision, or the neutral input in its place.
-  defp seen(%{sent: sent, log: log} = turn, number, row) do
-    turn = stated(%{turn | refused: []}, number, row)
+  @doc "Takes what the last answered frame says of the game, after a decision or the neutral input in its place."
+  @spec seen(t) :: t
+  def seen(%__MODULE__{unseen: nil} = turn), do: turn
+
+  def seen(%__MODULE__{unseen: {number, row}, sent: sent, log: log} = turn) do
+    turn = stated(%{turn | refused: [], unseen: nil}, number, row)
     %{turn | log: log |> Map.delete(number - @logged) |> Map.put(number, sent)}
   end
 
@@ -459,6 +465,7 @@ defmodule Sconce.Bot.Turn do
 
   @doc "Ends the game that is played, if any."
   @spec over(t, term) :: t
+  def over(%{unseen: {_number, _row}} = turn, reason), do: turn |> seen() |> over(reason)
   def over(%{game: nil} = turn, _reason), do: turn
 
   def over(turn, reason) do
