@@ -200,6 +200,41 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
+    test "whose micro-batch may grow halves it for a step over its limit, and grows again",
+         context do
+      # Attention, whose steps take nearly what was planned.
+      quiet =
+        [backbone: :griffin, hidden_size: 32, batch_size: 32, window_size: 32, stride: 1] ++
+          [evaluate: false, val_split: 0.0, lr_schedule: :constant, grow_micro_batch: true]
+
+      plan = fn limit ->
+        {:ok, plan} = context |> options([memory_limit: limit] ++ quiet) |> Trainer.plan()
+        plan
+      end
+
+      [half, _eight, four] =
+        Enum.scan(1..3, plan.(nil), fn _halving, whole -> plan.(whole.bytes - 1) end)
+
+      assert {half.micro_batch, four.micro_batch} == {16, 4}
+      report = train!(context, [steps: 2, memory_limit: half.bytes] ++ quiet)
+      assert report.micro_batch == 16
+
+      # A resumed run goes on with its micro-batch, of which the first step exceeds the new limit.
+      test = self()
+      more = [steps: 20, memory_limit: four.bytes, progress: &send(test, {:seen, &1})]
+      report = train!(context, [resume: true] ++ more ++ quiet)
+      events = Enum.filter(events(), &(&1.event in [:out_of_memory, :grown]))
+      assert [%{event: :out_of_memory, step: 2, micro_batch: 16} | events] = events
+      {failures, [grown | _later]} = Enum.split_while(events, &(&1.event == :out_of_memory))
+      assert [%{micro_batch: 8} | _] = failures
+      for failure <- failures, do: assert(failure.step == 2 and failure.bytes > four.bytes)
+
+      # Half the way to the size that failed, after 16 steps that went well.
+      %{micro_batch: least} = List.last(failures)
+      assert grown == %{event: :grown, step: 18, micro_batch: least + div(least, 2)}
+      assert report.steps == 20
+    end
+
     test "in a precision without a gain computes in f32 with a message, unless it is forced",
          context do
       steps = [steps: 12]
