@@ -11,7 +11,7 @@ defmodule Sconce.Application do
     children = [
       Sconce.Monitor.Tracing,
       Sconce.Run.Keeper,
-      Sconce.Tuner.Turn,
+      Sconce.Lock,
       {Registry, keys: :unique, name: Sconce.Serving.Registry},
       Sconce.Serving.Group,
       {DynamicSupervisor, name: Sconce.Session.Proxies, strategy: :one_for_one},

@@ -1,6 +1,6 @@
 defmodule Sconce.Tuner do
-  alias Sconce.{Config, Error, Options}
-  alias Sconce.Tuner.{Cache, Entry, Turn}
+  alias Sconce.{Config, Error, Lock, Options}
+  alias Sconce.Tuner.{Cache, Entry}
 
   require Logger
 
@@ -164,7 +164,7 @@ defmodule Sconce.Tuner do
         {:again, why, refused} ->
           key = Map.put(key, :digest, digest)
           other = fn -> found_meanwhile(path, digest, machine, refused, holds) end
-          Turn.take(path, fn -> measured(key, path, machine, sweep, other, why) end)
+          Lock.hold({:tuner, path}, fn -> measured(key, path, machine, sweep, other, why) end)
       end
     end
   end

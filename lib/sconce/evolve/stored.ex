@@ -7,7 +7,7 @@ defmodule Sconce.Evolve.Stored do
   # the other one of two sets. The tensor with the name of the archive is put last and says which set is meant. So it never
   # refers to a chunk that is missing. The former set is removed after that is durable.
 
-  alias Sconce.{Error, Native, Options, Store}
+  alias Sconce.{Error, Lock, Native, Options, Store}
   alias Sconce.Evolve.Archive
   alias Sconce.Native.Call
 
@@ -50,9 +50,8 @@ defmodule Sconce.Evolve.Stored do
     name <> "/elites/"
   end
 
-  # One process of this node saves or loads a name.
-  defp alone(store, name, work),
-    do: :global.trans({{__MODULE__, store.path, name}, self()}, work, [node()])
+  # One process of this VM saves or loads a name.
+  defp alone(store, name, work), do: Lock.hold({__MODULE__, store.path, name}, work)
 
   defp replace(store, {name, prefix}, archive, [solutions, objectives, measures, _cells]) do
     widths = widths(archive)

@@ -5,7 +5,7 @@ defmodule Sconce.Evolve.ArchiveTest do
 
   import Sconce.Test.Scratch
 
-  alias Sconce.{Error, Store}
+  alias Sconce.{Error, Lock, Store}
   alias Sconce.Evolve.Archive
 
   @grid [cells: {:grid, [8, 8]}, ranges: [{-1, 1}, {-1, 1}], solution_size: 2]
@@ -195,6 +195,34 @@ defmodule Sconce.Evolve.ArchiveTest do
     assert :ok = Archive.save(loaded, {store, "elites"})
     {:ok, names} = Store.names(store)
     assert length(names) == 1 + 8
+  end
+
+  test "a load and a save wait for the save of their name in a queue, and not for others" do
+    {:ok, store} = Store.open(tmp_dir!("store"))
+    archive = filled(as: :binaries)
+    for name <- ["a", "b"], do: assert(:ok = Archive.save(archive, {store, name}))
+    load = fn name -> Archive.load({store, name}, as: :binaries) end
+    key = {Sconce.Evolve.Stored, store.path, "a"}
+
+    # As during a long save.
+    {loaded, saved} =
+      Lock.hold(key, fn ->
+        assert {:ok, _other} = load.("b")
+        tasks = {Task.async(fn -> load.("a") end), save(archive, {store, "a"})}
+        for task <- Tuple.to_list(tasks), do: queued(key, task.pid)
+        tasks
+      end)
+
+    assert {:ok, loaded} = Task.await(loaded)
+    assert Archive.elites(loaded) == Archive.elites(archive)
+    assert Task.await(saved) == :ok
+  end
+
+  defp save(archive, to), do: Task.async(fn -> Archive.save(archive, to) end)
+
+  defp queued(key, pid) do
+    queue = :sys.get_state(Lock) |> Map.get(key, []) |> Enum.map(&elem(&1, 0))
+    pid in queue || (Process.sleep(1) && queued(key, pid))
   end
 
   test "what a store cannot hold, and what is no archive, are errors of their kinds" do

@@ -1,28 +1,38 @@
-defmodule Sconce.Tuner.Turn do
+defmodule Sconce.Lock do
   @moduledoc false
-  # Callers of one key measure it one after the other, so that the second finds the entry of the first.
+  # One process of this VM at a time holds the lock of a key. The others wait in order, and the next one goes on at once:
+  # `:global.trans/3` sleeps for up to seconds between two tries.
 
   use Sconce.Server
 
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
 
-  @doc "Calls a function while no other process measures the key; at once while the application is not started."
-  @spec take(String.t(), (() -> answer)) :: answer when answer: term
-  def take(key, work) do
+  @doc """
+  Calls a function while this process holds the lock of the key. A process that holds it already does not wait.
+
+  While the application is not started the lock is that of `:global`.
+  """
+  @spec hold(term, (() -> answer)) :: answer when answer: term
+  def hold(key, work) do
     case GenServer.whereis(__MODULE__) do
-      nil -> work.()
-      server -> held(server, key, work)
+      nil -> :global.trans({{__MODULE__, key}, self()}, work, [node()])
+      server -> held(server, key, work, taken(server, key))
     end
   end
 
-  defp held(server, key, work) do
-    monitor = GenServer.call(server, {:take, key}, :infinity)
+  defp held(_server, key, work, :ended), do: hold(key, work)
 
-    try do
-      work.()
-    after
-      monitor && GenServer.cast(server, {:give, key, monitor})
-    end
+  defp held(server, key, work, monitor) do
+    work.()
+  after
+    monitor && GenServer.cast(server, {:give, key, monitor})
+  end
+
+  defp taken(server, key) do
+    GenServer.call(server, {:take, key}, :infinity)
+  catch
+    # The supervisor starts another server.
+    :exit, _reason -> :ended
   end
 
   @impl true
