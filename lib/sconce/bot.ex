@@ -1,6 +1,6 @@
 defmodule Sconce.Bot do
   alias Sconce.{Error, Options, Policy, Session}
-  alias Sconce.Bot.{Catalogue, Game, Reader, Turn}
+  alias Sconce.Bot.{Catalogue, Game, Listing, Reader, Turn}
   alias Sconce.Policy.Spec
 
   require Logger
@@ -247,15 +247,8 @@ defmodule Sconce.Bot do
   def init(%Turn{} = turn) do
     # The death of a reader is the end of a game, not of the bot.
     if turn.options[:bridge], do: Process.flag(:trap_exit, true)
-    listed(turn.totals)
+    Listing.start(turn.totals)
     {:ok, %{turn: turn, reader: nil, phase: :idle, failures: 0, error: nil, raised: nil}}
-  end
-
-  # For the monitor, if the application has started.
-  defp listed(totals) do
-    Registry.register(Sconce.Serving.Registry, {__MODULE__, self()}, totals)
-  rescue
-    ArgumentError -> :ok
   end
 
   @impl true
