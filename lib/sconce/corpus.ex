@@ -1,122 +1,7 @@
 defmodule Sconce.Corpus do
-  alias Sconce.{Error, Figures, Game, Native, Options, Tensor}
-  alias Sconce.Corpus.{Embedded, Filters}
-  alias Sconce.Game.Declaration
-  alias Sconce.Native.Call
-  alias Sconce.Policy.{Head, Spec}
-
-  @import [
-    into: [type: :path, required: true, doc: "Folder of the corpus, created if missing."],
-    game: [
-      type: :any,
-      default: :melee,
-      doc:
-        "`:melee` for Slippi replays, or a `Sconce.Game` for `.csv` and `.jsonl` files of its games."
-    ],
-    compress: [
-      type: :boolean,
-      default: false,
-      doc: "Writes the added games compressed. A corpus may have games of both kinds."
-    ],
-    min_frames: [
-      type: {:or, [:pos_integer, nil]},
-      default: nil,
-      doc: "Shorter games are skipped; `nil` is 600 frames for replays and 1 for other games."
-    ],
-    max_frames: [
-      type: {:or, [:pos_integer, nil]},
-      default: nil,
-      doc: "Longer games are skipped."
-    ],
-    stages: [
-      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
-      default: nil,
-      doc: "Games on other stages are skipped. A stage is a name, as in `stage_id/1`, or its id."
-    ],
-    characters: [
-      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
-      default: nil,
-      doc: "Games in which no player has one of these characters are skipped."
-    ],
-    min_damage_dealt: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 1_000_000,
-      doc: "Games in which no player dealt this damage, in percent, are skipped."
-    ],
-    min_damage_taken: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 1_000_000,
-      doc:
-        "Games in which no player took this damage are skipped; beside `:min_damage_dealt`, one player did both."
-    ],
-    humans: [
-      type: :boolean,
-      default: false,
-      doc: "Games with a player that is not human are skipped."
-    ],
-    unique: [
-      type: :boolean,
-      default: false,
-      doc:
-        "Skips a game with the same values as another, such as the recording of the other player. The same file is always imported once."
-    ],
-    min_quality: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 100,
-      doc: "Games of a lower quality are skipped, see below."
-    ],
-    threads: [
-      type: {:or, [:pos_integer, nil]},
-      default: nil,
-      doc: "Threads that read; `nil` is one for each processor."
-    ],
-    retry: [
-      type: :boolean,
-      default: false,
-      doc: "Also reads replays that were open at two deaths of an import, see below."
-    ],
-    progress: [
-      type: {:or, [{:fun, 1}, :auto, false]},
-      default: :auto,
-      doc:
-        "Called with `%{done, total, added, known, skipped, frames, seconds}` after each file. " <>
-          "`:auto` prints a line in a terminal, `false` prints nothing."
-    ]
-  ]
-
-  @build [
-    into: [type: :path, required: true, doc: "Folder of the corpus, created if missing."],
-    heads: [
-      type: :any,
-      default: nil,
-      doc:
-        "For vectors: the kinds of the labels, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
-    ],
-    compress: [
-      type: :boolean,
-      default: false,
-      doc: "Writes the games compressed. A corpus may have games of both kinds."
-    ],
-    columns: [
-      type: {:list, {:in, [:reward, :end, :weight, :log_likelihood]}},
-      default: [],
-      doc: "For a declared game: further keys of its rows, beside `frame` and `input`."
-    ]
-  ]
-
-  @verify [
-    progress: [
-      type: {:or, [{:fun, 1}, :auto, false]},
-      default: :auto,
-      doc: "As in `import/2`, with `%{done, total, bytes, damaged}` after each game."
-    ]
-  ]
+  alias Sconce.{Error, Game, Native, Options}
+  alias Sconce.Corpus.{Build, Catalogue, Check, Embedded, Import, Names, Reading}
+  alias Sconce.Policy.Spec
 
   @moduledoc """
   Games on disk, imported from replays once and read by many training runs.
@@ -187,41 +72,8 @@ defmodule Sconce.Corpus do
           seconds: float
         }
 
-  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable fatal stage not_human too_long
-              character player damage quality port)a
+  @reasons Catalogue.reasons()
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
-  @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
-
-  # Character names, indexed by the internal id that a post-frame contains.
-  @characters [
-    "Mario",
-    "Fox",
-    "Captain Falcon",
-    "Donkey Kong",
-    "Kirby",
-    "Bowser",
-    "Link",
-    "Sheik",
-    "Ness",
-    "Peach",
-    "Popo",
-    "Nana",
-    "Pikachu",
-    "Samus",
-    "Yoshi",
-    "Jigglypuff",
-    "Mewtwo",
-    "Luigi",
-    "Marth",
-    "Zelda",
-    "Young Link",
-    "Dr. Mario",
-    "Falco",
-    "Pichu",
-    "Mr. Game & Watch",
-    "Ganondorf",
-    "Roy"
-  ]
 
   @doc """
   Adds replays to the corpus in `:into` and opens it.
@@ -282,7 +134,7 @@ defmodule Sconce.Corpus do
   A file with an error is skipped as a whole, and the reason names line and column. Files are streamed; a line has at
   most 1 MiB.
 
-  #{Options.docs(@import)}
+  #{Catalogue.docs(:import)}
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-import-" <> System.pid())
       iex> File.mkdir_p!(dir)
@@ -296,53 +148,10 @@ defmodule Sconce.Corpus do
   """
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
   def import(paths, opts) do
-    opts = Options.validate!(opts, @import)
-    paths = for path <- paths!(paths), do: path |> Options.path!() |> Path.expand()
-    into = Path.expand(opts[:into])
-
-    least = if opts[:game] == :melee, do: 600, else: 1
-
-    filter = opts |> Map.new() |> Map.take(Filters.names() -- [:min_frames]) |> Filters.native()
-
-    options = %{
-      min_frames: opts[:min_frames] || least,
-      filter: filter,
-      threads: opts[:threads] || 0,
-      retry: opts[:retry],
-      compress: opts[:compress]
-    }
-
-    start = importer(opts[:game], paths, into, options)
-
-    with {:ok, report} <- Call.in_background(start, teller(opts[:progress])),
-         report = %{report | skipped: Enum.map(report.skipped, &named/1)},
-         :ok <- kept_some(report),
-         {:ok, corpus} <- open(into) do
-      {:ok, %{corpus | report: report}}
-    end
+    with {:ok, into, report} <- Import.run(paths, opts),
+         {:ok, corpus} <- open(into),
+         do: {:ok, %{corpus | report: report}}
   end
-
-  defp importer(:melee, paths, into, options),
-    do: &Native.corpus_import(&1, paths, into, options)
-
-  defp importer(game, paths, into, options) do
-    game = game |> Game.of!() |> Declaration.to_native()
-    &Native.corpus_import_tables(&1, game, paths, into, options)
-  end
-
-  defp paths!(paths) when length(paths) >= 0, do: paths
-  defp paths!(path) when is_binary(path), do: [path]
-  defp paths!(other), do: Options.argument!("paths", other, "a path or a list of paths")
-
-  # An import is an error if files were found and none of them was usable.
-  defp kept_some(%{added: 0, known: 0, skipped: [_ | _] = skipped}) do
-    reasons = skipped |> Enum.frequencies_by(& &1.reason) |> Enum.sort()
-    reasons = Enum.map_join(reasons, ", ", fn {reason, n} -> "#{n} #{reason}" end)
-    what = "a usable game in #{length(skipped)} files (#{reasons})"
-    {:error, %Error{kind: :not_found, op: :import, details: %{what: what, skipped: skipped}}}
-  end
-
-  defp kept_some(_report), do: :ok
 
   @doc """
   Makes a corpus of exactly these games and opens it. A corpus of the same schema in `:into` is replaced.
@@ -374,97 +183,12 @@ defmodule Sconce.Corpus do
       iex> File.rm_rf!(dir) != []
       true
 
-  #{Options.docs(@build)}
+  #{Catalogue.docs(:build)}
   """
   @spec build({:vector, pos_integer} | Game.like(), Enumerable.t(), keyword) ::
           {:ok, t} | {:error, Error.t()}
-  def build({:vector, size}, games, opts)
-      when size in 1..0xFFFF_FFFF and length(games) >= 0 do
-    opts = Options.validate!(opts, @build)
-    opts[:columns] == [] || raise ArgumentError, "option :columns: vectors have none"
-    heads = heads!(opts[:heads])
-    type = if words?(heads), do: :u16, else: :f32
-    games = games |> Enum.with_index() |> Enum.map(&game!(&1, type))
-    native = for [name, kind] <- heads, do: [name, Head.to_native(kind)]
-    schema = %{name: "vector", size: size, heads: native}
-    start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]), opts[:compress])
-    with {:ok, _info} <- Call.in_background(start), do: open(opts[:into])
-  end
-
-  def build({:vector, size}, games, _opts) when size in 1..0xFFFF_FFFF,
-    do: Options.argument!("games", games, "a list of {x, labels}")
-
-  def build(game, games, opts) do
-    Game.game?(game) || Options.argument!("schema", game, "{:vector, n} or a Sconce.Game")
-    opts = Options.validate!(opts, @build)
-    opts[:heads] == nil || raise ArgumentError, "option :heads: a game declares its input"
-    game = Game.of!(game)
-
-    beside =
-      for name <- [:reward, :end, :weight, :log_likelihood], name in opts[:columns], do: name
-
-    schema = %{name: "game", game: Declaration.to_native(game), beside: beside}
-
-    into = Path.expand(opts[:into])
-
-    with {:ok, builder} <- Native.builder_open(schema, into, false, opts[:compress], nil),
-         :ok <- add_all(builder, game, beside, games),
-         {:ok, _made} <- Native.builder_finish(builder, true),
-         do: open(opts[:into])
-  end
-
-  # Removes the unfinished corpus if anything raises, throws or exits.
-  defp add_all(builder, game, beside, games) do
-    games
-    |> Stream.with_index()
-    |> Enum.reduce_while(:ok, fn {rows, i}, :ok ->
-      with {:ok, rows} <- rows!(rows, i, game, beside),
-           {:ok, _added} <- Native.builder_add(builder, rows) do
-        {:cont, :ok}
-      else
-        {:error, _error} = refused -> {:halt, refused}
-      end
-    end)
-    |> case do
-      :ok ->
-        :ok
-
-      refused ->
-        Native.builder_finish(builder, false)
-        refused
-    end
-  catch
-    kind, reason ->
-      Native.builder_finish(builder, false)
-      :erlang.raise(kind, reason, __STACKTRACE__)
-  end
-
-  defp rows!(rows, i, game, beside) do
-    rows
-    |> Stream.with_index()
-    |> Enum.reduce_while([], fn {row, frame}, before ->
-      case Game.Frame.row(game, beside, row) do
-        {:ok, numbers} -> {:cont, [before, numbers]}
-        {:error, error} -> {:halt, {:error, located(error, i, frame)}}
-      end
-    end)
-    |> case do
-      {:error, _error} = refused -> refused
-      numbers -> {:ok, IO.iodata_to_binary(numbers)}
-    end
-  rescue
-    error in Protocol.UndefinedError ->
-      Options.enumerable!(error, rows, "game #{i}", "an enumerable of rows", __STACKTRACE__)
-  end
-
-  defp located(error, game, frame) do
-    at = "game #{game}, frame #{frame}, "
-
-    details =
-      Map.new(error.details, fn {k, v} -> {k, if(k in [:what, :field], do: at <> v, else: v)} end)
-
-    %{error | op: :build, details: details}
-  end
+  def build(schema, games, opts),
+    do: with({:ok, into} <- Build.run(schema, games, opts), do: open(into))
 
   @doc """
   Reads every byte of a corpus and compares the games with their recorded digests.
@@ -474,7 +198,7 @@ defmodule Sconce.Corpus do
   games are an error of kind `:corrupt` whose `details` have the `file`, `source` and `reason` of each as `damaged`. To
   repair them, import their sources again.
 
-  #{Options.docs(@verify)}
+  #{Catalogue.docs(:verify)}
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-verify-" <> System.pid())
       iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5], [1]}], into: dir, heads: [go: {:bernoulli, 1}])
@@ -487,26 +211,7 @@ defmodule Sconce.Corpus do
   @spec verify(t | Path.t(), keyword) :: {:ok, map} | {:error, Error.t()}
   def verify(corpus, opts \\ [])
   def verify(%__MODULE__{dir: dir}, opts), do: verify(dir, opts)
-
-  def verify(dir, opts) do
-    [progress: progress] = Options.validate!(opts, @verify)
-    dir = dir |> Options.path!() |> Path.expand()
-    start = &Native.corpus_verify(&1, dir)
-
-    with {:ok, found} <- Call.in_background(start, teller(progress, &write_checked/1)) do
-      {damaged, found} = Map.pop(found, :damaged)
-      if damaged == [], do: {:ok, found}, else: {:error, damaged(dir, found, damaged)}
-    end
-  end
-
-  defp damaged(dir, found, damaged) do
-    [%{reason: first} | more] = damaged
-    others = if more == [], do: "", else: ", and #{length(more)} more"
-    reason = "#{length(damaged)} of #{found.games} games are damaged: #{first}#{others}"
-    mend = "import their sources again"
-    details = %{what: dir, reason: reason, damaged: damaged, mend: mend}
-    %Error{kind: :corrupt, op: :verify, details: details}
-  end
+  def verify(dir, opts), do: Check.run(dir, opts)
 
   @doc """
   Opens the corpus in a folder. Only the manifest is read; games are read on use.
@@ -535,9 +240,8 @@ defmodule Sconce.Corpus do
     dir = dir |> Options.path!() |> Path.expand()
 
     with {:ok, handle} <- Native.corpus_open(dir),
-         {:ok, info} <- Native.corpus_info(handle) do
-      {:ok, %__MODULE__{handle: handle, dir: dir, info: tidy(info)}}
-    end
+         {:ok, info} <- Reading.info(handle),
+         do: {:ok, %__MODULE__{handle: handle, dir: dir, info: info}}
   end
 
   @doc false
@@ -600,30 +304,13 @@ defmodule Sconce.Corpus do
 
     player in [0, 1] || Options.argument!("player", player, "0 or 1")
 
-    with {:ok, {rows, numbers, labels, {width, words?}}} <-
-           Native.corpus_recording(handle, game, player) do
-      size = 4 * numbers
-      frames = for <<row::binary-size(size) <- rows>>, do: row
-
-      labels =
-        if words?,
-          do: for(<<label::16-little <- labels>>, do: label),
-          else: for(<<label::float-32-little <- labels>>, do: label)
-
-      # The last states have no answer.
-      {:ok, Enum.zip(frames, Enum.chunk_every(labels, width))}
-    end
+    Reading.recording(handle, game, player)
   end
 
   @doc false
   # The packed frames of one player's game. `recording/3` lacks the last ones, because no input answers them.
   @spec states(t, non_neg_integer, 0 | 1) :: {:ok, [binary]} | {:error, Error.t()}
-  def states(%__MODULE__{handle: handle}, game, player) do
-    with {:ok, {rows, numbers, _labels, _widths}} <- Native.corpus_recording(handle, game, player) do
-      size = 4 * numbers
-      {:ok, for(<<row::binary-size(size) <- rows>>, do: row)}
-    end
-  end
+  def states(%__MODULE__{handle: handle}, game, player), do: Reading.states(handle, game, player)
 
   @doc """
   Returns a map for each value that is read from a replay: `group`, `name`, `source` (in the names of peppi), `since`
@@ -663,9 +350,7 @@ defmodule Sconce.Corpus do
       "Fox"
   """
   @spec character(non_neg_integer) :: String.t()
-  def character(id) when id in 0..unquote(length(@characters) - 1), do: Enum.at(@characters, id)
-  def character(id) when is_integer(id), do: "character #{id}"
-  def character(other), do: Options.argument!("character", other, "an id")
+  def character(id), do: Names.character(id)
 
   @doc """
   Returns the internal id of a character; the case of the name is ignored.
@@ -674,24 +359,7 @@ defmodule Sconce.Corpus do
       {:ok, 1}
   """
   @spec character_id(String.t()) :: {:ok, non_neg_integer} | :error
-  def character_id(name) when is_binary(name) do
-    case Enum.find_index(@characters, &(String.downcase(&1) == String.downcase(name))) do
-      nil -> :error
-      id -> {:ok, id}
-    end
-  end
-
-  def character_id(other), do: Options.argument!("character", other, "a name")
-
-  # The stages of tournaments: their names and the ids that a replay has.
-  @stages [
-    {"Fountain of Dreams", 2},
-    {"Pokémon Stadium", 3},
-    {"Yoshi's Story", 8},
-    {"Dream Land", 28},
-    {"Battlefield", 31},
-    {"Final Destination", 32}
-  ]
+  def character_id(name), do: Names.character_id(name)
 
   @doc """
   Returns the names of the tournament stages, which the option `:stages` accepts.
@@ -700,7 +368,7 @@ defmodule Sconce.Corpus do
       ["Fountain of Dreams", "Pokémon Stadium"]
   """
   @spec stages() :: [String.t()]
-  def stages, do: for({name, _id} <- @stages, do: name)
+  def stages, do: Names.stages()
 
   @doc """
   Returns the id of a tournament stage in a replay; the case of the name is ignored.
@@ -709,143 +377,12 @@ defmodule Sconce.Corpus do
       {:ok, 31}
   """
   @spec stage_id(String.t()) :: {:ok, non_neg_integer} | :error
-  def stage_id(name) when is_binary(name) do
-    found =
-      Enum.find(@stages, fn {stage, _id} -> String.downcase(stage) == String.downcase(name) end)
-
-    with {_name, id} <- found || :error, do: {:ok, id}
-  end
-
-  def stage_id(other), do: Options.argument!("stage", other, "a name")
-
-  @doc false
-  def unknown_character(name) do
-    case Options.nearest(name, @characters) do
-      nil -> "no character #{inspect(name)}, expected one of #{Enum.join(@characters, ", ")}"
-      near -> "no character #{inspect(name)}, did you mean #{inspect(near)}?"
-    end
-  end
-
-  defp teller(:auto), do: teller(:auto, &write_line/1)
-  defp teller(false), do: &Function.identity/1
-  defp teller(fun), do: fun
-
-  defp teller(:auto, line), do: if(IO.ANSI.enabled?(), do: line, else: teller(false))
-  defp teller(given, _line), do: teller(given)
-
-  defp write_line(%{done: done, total: total} = progress) do
-    ending = if done == total, do: "\n", else: ""
-    skipped = if progress.skipped > 0, do: ", #{progress.skipped} skipped", else: ""
-
-    IO.write(
-      "\r\e[K#{done}/#{total} replays, #{Figures.grouped(progress.frames)} frames#{skipped}#{ending}"
-    )
-  end
-
-  defp write_checked(%{done: done, total: total} = checked) do
-    ending = if done == total, do: "\n", else: ""
-    damaged = if checked.damaged > 0, do: ", #{checked.damaged} damaged", else: ""
-
-    IO.write(
-      "\r\e[K#{done}/#{total} games checked, #{Figures.size(checked.bytes)}#{damaged}#{ending}"
-    )
-  end
-
-  defp named(%{reason: reason} = skipped),
-    do: %{skipped | reason: Map.fetch!(@reason_names, reason)}
+  def stage_id(name), do: Names.stage_id(name)
 
   @doc false
   # The heads that match the labels, as `{name, kind}`.
   @spec heads(t) :: {:ok, [{Spec.head_name(), tuple}]} | {:error, Error.t()}
-  def heads(%__MODULE__{handle: handle}) do
-    with {:ok, info} <- Native.corpus_info(handle), do: {:ok, heads_of(info.schema)}
-  end
-
-  defp heads_of(%{name: "vector", heads: heads}),
-    do: for([name, kind] <- heads, do: {Spec.local(name), Head.from_native(kind)})
-
-  defp heads_of(schema) do
-    for head <- Spec.new(embedding: schema(schema)).heads, do: {head.name, head.kind}
-  end
-
-  defp tidy(info) do
-    pairs = fn counts, value -> Enum.map(counts, &{value.(&1.value), &1.count}) end
-
-    relabelled? = info.schema.name == "relabelled"
-
-    %{
-      Map.put(info, :relabelled, relabelled?)
-      | schema: schema(info.schema),
-        characters: pairs.(info.characters, &String.to_integer/1),
-        stages: pairs.(info.stages, &String.to_integer/1),
-        versions: pairs.(info.versions, &Function.identity/1)
-    }
-  end
-
-  defp schema(%{name: "vector", size: size}), do: {:vector, size}
-  defp schema(%{name: "melee"}), do: :melee
-  defp schema(%{name: "game", game: game}), do: Declaration.from_native(game)
-  defp schema(%{name: "relabelled", game: game}), do: Declaration.from_native(game)
-  defp schema(%{name: "relabelled"}), do: :melee
-
-  defp words?(heads),
-    do: Head.type(for([_name, kind] <- heads, do: %{kind: kind})) == {:u, 16}
-
-  defp heads!(heads) do
-    Spec.named?(heads) || Options.argument!("option :heads", heads, "a list of {name, kind}")
-    for {name, kind} <- heads, do: [Spec.name!(name), head!(name, kind)]
-  end
-
-  # The native side checks sizes.
-  defp head!(_name, {kind, size} = head)
-       when kind in [:bernoulli, :categorical] and is_integer(size),
-       do: head
-
-  defp head!(name, other), do: Head.kind!(name, other)
-
-  defp game!({{x, labels}, game}, type), do: {binary!(x, :f32, game), binary!(labels, type, game)}
-
-  defp game!({other, game}, _type),
-    do:
-      raise(ArgumentError, "game #{game}: expected {x, labels}, got: #{inspect(other, limit: 5)}")
-
-  defp binary!(data, _type, _game) when is_binary(data), do: data
-
-  defp binary!(%{__struct__: Nx.Tensor} = tensor, :f32, _game), do: Tensor.floats(tensor)
-
-  # Converts a tensor through its values, because truncation to 16 bits would hide values that are not labels.
-  defp binary!(%{__struct__: Nx.Tensor} = tensor, :u16, game),
-    do: tensor |> Tensor.numbers() |> binary!(:u16, game)
-
-  defp binary!(list, type, game) when is_list(list),
-    do: for(x <- flat!(list, game), into: <<>>, do: number!(x, type, game))
-
-  defp binary!(other, _type, game) do
-    raise ArgumentError,
-          "game #{game}: expected a binary, a list or a tensor, got: #{inspect(other, limit: 5)}"
-  end
-
-  defp flat!(list, game) do
-    List.flatten(list)
-  rescue
-    # `List.flatten/1` raises for an improper list.
-    _error in [FunctionClauseError, ArgumentError] ->
-      Options.argument!("game #{game}", list, "a binary, a list or a tensor")
-  end
-
-  # The largest finite f32.
-  @largest 3.4028234e38
-
-  defp number!(x, :f32, _game) when is_number(x) and abs(x) <= @largest,
-    do: <<x::float-32-little>>
-
-  defp number!(label, :u16, _game) when label in 0..65_535, do: <<label::16-little>>
-
-  defp number!(x, :f32, game),
-    do: raise(ArgumentError, "game #{game}: expected numbers of 32 bits, got: #{inspect(x)}")
-
-  defp number!(x, :u16, game),
-    do: raise(ArgumentError, "game #{game}: expected labels of 0..65535, got: #{inspect(x)}")
+  def heads(%__MODULE__{handle: handle}), do: Reading.heads(handle)
 
   defimpl Inspect do
     alias Sconce.{Corpus, Figures, Game, Text}

@@ -2,7 +2,7 @@ defmodule Sconce.Corpus.Filters do
   @moduledoc false
   # The options that select games and views, of an import, a run and a stream, in their native form.
 
-  alias Sconce.{Corpus, Options}
+  alias Sconce.Corpus.Names
 
   @names ~w(characters players stages min_frames max_frames min_damage_dealt min_damage_taken humans unique
             min_quality dual_port)a
@@ -23,25 +23,18 @@ defmodule Sconce.Corpus.Filters do
   defp character!(id) when id in 0..255, do: id
 
   defp character!(name) do
-    case is_binary(name) && Corpus.character_id(name) do
+    case is_binary(name) && Names.character_id(name) do
       {:ok, id} -> id
-      _unknown -> raise ArgumentError, "option :characters: #{Corpus.unknown_character(name)}"
+      _unknown -> raise ArgumentError, "option :characters: #{Names.unknown_character(name)}"
     end
   end
 
   defp stage!(id) when id in 0..0xFFFF, do: id
 
   defp stage!(name) do
-    case is_binary(name) && Corpus.stage_id(name) do
+    case is_binary(name) && Names.stage_id(name) do
       {:ok, id} -> id
-      _unknown -> raise ArgumentError, "option :stages: #{unknown_stage(name)}"
-    end
-  end
-
-  defp unknown_stage(name) do
-    case Options.nearest(name, Corpus.stages()) do
-      nil -> "no stage #{inspect(name)}, expected one of #{Enum.join(Corpus.stages(), ", ")}"
-      near -> "no stage #{inspect(name)}, did you mean #{inspect(near)}?"
+      _unknown -> raise ArgumentError, "option :stages: #{Names.unknown_stage(name)}"
     end
   end
 end
