@@ -1,187 +1,10 @@
 defmodule Sconce.Config do
-  alias Sconce.Config.ExPhil
-  alias Sconce.{Device, Options}
-  alias Sconce.Preset.{Catalogue, Text}
+  alias Sconce.Config.{Catalogue, ExPhil, Variable}
+  alias Sconce.Options
 
-  @presets Catalogue.names()
-  @other_presets Enum.map(@presets, &{:exphil, &1}) ++
-                   Enum.map(Keyword.keys(Catalogue.cards()), &{:gpu, &1})
-  @priorities [:nice, :idle, :normal]
-  @precisions [:f32, :bf16, :f16]
-
-  # `variables` are environment variables and how each is parsed; the first variable with a value counts. `exphil` is the
-  # key of `config :exphil` with the same meaning.
-  @settings [
-    device: [
-      type: Device.run_type(),
-      default: :cpu,
-      exphil: :devices,
-      doc:
-        "Device of policies and runs, see `Sconce.Device`. Of several cards, as `{:cuda, [0, 1]}`, " <>
-          "runs of `Sconce.Trainer` use all, and others the first.",
-      variables: [
-        SCONCE_DEVICE: :device,
-        CUDA_VISIBLE_DEVICES: :hidden,
-        EXPHIL_GPU: :flag,
-        EXLA_TARGET: :target,
-        XLA_TARGET: :target
-      ]
-    ],
-    distribution: [
-      type: {:in, [:data_parallel]},
-      default: :data_parallel,
-      exphil: :distribution,
-      doc: "How several cards of a run share its work: each batch is divided among them.",
-      variables: []
-    ],
-    precision: [
-      type: {:in, @precisions},
-      default: :f32,
-      exphil: :training_dtype,
-      doc:
-        "Precision of runs of `Sconce.Trainer`, as their option `:precision`. It overrides that of a preset.",
-      variables: [SCONCE_PRECISION: :precision]
-    ],
-    accumulation_dtype: [
-      type: {:in, [:f32]},
-      default: :f32,
-      exphil: :accumulation_dtype,
-      doc: "Type in which a run sums products. There is no other.",
-      variables: []
-    ],
-    memory_fraction: [
-      type: :float,
-      default: 1.0,
-      min: 0.01,
-      max: 1.0,
-      doc: "Largest share of a card's memory in use, see `Sconce.GPU.Ledger`.",
-      variables: [
-        SCONCE_MEMORY_FRACTION: :share,
-        EXPHIL_GPU_MEMORY_FRACTION: :share,
-        EXLA_MEMORY_FRACTION: :share
-      ]
-    ],
-    memory_budget: [
-      type: {:or, [:bytes, nil]},
-      default: nil,
-      doc: "The same limit in bytes, as in `\"8GB\"`; the lower one counts.",
-      variables: [SCONCE_MEMORY_BUDGET: :text]
-    ],
-    threads: [
-      type: {:or, [:pos_integer, nil]},
-      default: nil,
-      doc: "Threads of training and evaluation; `nil` keeps the current number.",
-      variables: [SCONCE_THREADS: :number]
-    ],
-    background: [
-      type: {:in, @priorities},
-      default: :nice,
-      doc:
-        "Priority on Linux of native threads that train, evaluate and import: nice 19, `SCHED_IDLE` or " <>
-          "normal, see `Sconce.Serving`. Read at the start of such work.",
-      variables: [SCONCE_BACKGROUND: :background]
-    ],
-    preset: [
-      type: {:or, [{:in, @presets ++ @other_presets}, nil]},
-      default: nil,
-      doc:
-        "Preset of `mix sconce.train`, see `Sconce.Preset`; as text also `exphil:quick` and `gpu:rtx_3090`.",
-      variables: [SCONCE_PRESET: :preset, EXPHIL_DEFAULT_PRESET: :preset]
-    ],
-    replays: [
-      type: {:or, [:path, nil]},
-      default: nil,
-      doc: "Path that `mix sconce.import` reads if none is given.",
-      variables: [EXPHIL_REPLAYS_DIR: :text]
-    ],
-    monitor: [
-      type: :boolean,
-      default: true,
-      doc: "Whether this VM and its runs write the files that `mix sconce.monitor` reads.",
-      variables: [SCONCE_MONITOR: :switch]
-    ],
-    nvml: [
-      type: {:or, [:path, nil]},
-      default: nil,
-      doc:
-        "Path of the driver's `libnvidia-ml.so.1` or its folder, if `Sconce.GPU` does not find it.",
-      variables: [SCONCE_NVML: :text]
-    ],
-    monitor_dir: [
-      type: {:or, [:path, nil]},
-      default: nil,
-      doc:
-        "Folder in which each run and each VM keeps a file of its figures, for `mix sconce.monitor`; by default " <>
-          "`sconce` in `$XDG_STATE_HOME`, or else in `~/.local/state`.",
-      variables: [SCONCE_MONITOR_DIR: :text]
-    ],
-    trace: [
-      type: {:or, [:path, nil]},
-      default: nil,
-      doc:
-        "File for a trace of this VM, written when it ends: spans of native threads for Perfetto, see " <>
-          "`Sconce.Monitor.trace/2`.",
-      variables: [SCONCE_TRACE: :text]
-    ],
-    tuner: [
-      type: :boolean,
-      default: true,
-      doc: "Whether `Sconce.Tuner` measures and keeps what is fastest on this machine.",
-      variables: [SCONCE_TUNER: :switch]
-    ],
-    tuner_dir: [
-      type: {:or, [:path, nil]},
-      default: nil,
-      doc: "Folder of these measurements; by default `sconce/tuner` in the user's cache.",
-      variables: [SCONCE_TUNER_DIR: :text]
-    ]
-  ]
-
-  # Environment variables of the build, the tests and the benchmarks, with their meanings.
-  @build [
-    SCONCE_BUILD: "1: build the native part, even if a library is published",
-    SCONCE_PRECOMPILED_URL: "address of the folder of published libraries",
-    SCONCE_CACHE_DIR: "folder of downloaded libraries, sconce in the user's cache by default",
-    SCONCE_SKIP_NATIVE: "1: do not build the native part",
-    SCONCE_NATIVE_PATH: "a native library that was built elsewhere, to install",
-    SCONCE_SOURCE_URL: "address of the public repository, for a package",
-    SCONCE_CUDA: "1: build for NVIDIA cards, too; flash-attn: with flash attention",
-    SCONCE_CUDA_DIR:
-      "folder of the toolkit that bin/cuda-toolkit lays out, ~/.cache/sconce by default",
-    SCONCE_PROFILE:
-      "cargo's profile, release by default; profiling keeps line tables and frame pointers",
-    SCONCE_FEATURES: "cargo features, comma-separated",
-    SCONCE_TARGET_DIR: "cargo's target folder",
-    SCONCE_REPLAYS: "a folder of real games, for tests",
-    SCONCE_PEERS: "a folder of peers, for benchmarks",
-    SCONCE_NX: "a folder with the sources of nx, axon, polaris, complex and telemetry, for tests",
-    SCONCE_CPU: "portable, avx2 or avx512: the widest instructions, without a matrix unit",
-    SCONCE_EMULATED_CARDS: "number of emulated cards, 1 by default",
-    SCONCE_EMULATED_CARD_MB: "memory of all emulated cards, in MiB, 4096 by default",
-    SCONCE_EMULATED_BLOCK_MB: "blocks of MiB in which pools of emulated cards grow and shrink"
-  ]
-
-  # Keys that the build reads, in config/config.exs.
-  @build_keys [:precompiled_url]
-
-  @no_grab "memory is allocated on demand and freed again"
-  @no_xla "Sconce has no XLA and compiles nothing at the start of a run"
-  @ignored [
-    XLA_PYTHON_CLIENT_ALLOCATOR: @no_grab,
-    XLA_CACHE_PATH: @no_xla,
-    XLA_FLAGS: @no_xla,
-    TF_CPP_MIN_LOG_LEVEL: @no_xla,
-    FLASH_ATTENTION_CUDA: "SCONCE_CUDA=flash-attn selects it when Sconce is built",
-    EXPHIL_MEMORY_LEDGER: "Sconce.GPU.ledger/1 is always available",
-    EXPHIL_WANDB_PROJECT: "a run reports to its folder and by messages",
-    EXPHIL_SKIP_NIF_COMPILE: "SCONCE_SKIP_NATIVE=1 skips the native build of Sconce",
-    EDIFICE_LOCAL_NX: "backbones are Sconce's own",
-    EDIFICE_PATH: "backbones are Sconce's own"
-  ]
-  @ignored_keys [
-    training_dtype: "it is a key of config :exphil; config :sconce has precision",
-    devices: "it is a key of config :exphil; config :sconce has device, as {:cuda, [0, 1]}"
-  ]
+  @settings Catalogue.settings()
+  @ignored Catalogue.ignored()
+  @ignored_keys Catalogue.ignored_keys()
 
   setting_docs = fn {name, spec} ->
     variables = Enum.map_join(spec[:variables], ", ", fn {variable, _} -> "`#{variable}`" end)
@@ -317,7 +140,7 @@ defmodule Sconce.Config do
 
   @doc false
   # Returns the variables of the build, each with its meaning, for the doctor.
-  def build_variables, do: @build
+  def build_variables, do: Catalogue.build()
 
   defp unknown_cpu do
     for cpu <- List.wrap(System.get_env("SCONCE_CPU")),
@@ -328,7 +151,7 @@ defmodule Sconce.Config do
   end
 
   defp unknown_variables do
-    known = variables() ++ Enum.map(Keyword.keys(@build), &to_string/1)
+    known = variables() ++ Enum.map(Keyword.keys(Catalogue.build()), &to_string/1)
 
     for {"SCONCE_" <> own = name, value} <- Enum.sort(System.get_env()), name not in known do
       near = Options.nearest(own, for("SCONCE_" <> other <- known, do: other))
@@ -421,7 +244,7 @@ defmodule Sconce.Config do
     variables =
       for {variable, how} <- spec[:variables],
           text = variable(variable),
-          value <- [read(how, text)],
+          value <- [Variable.read(how, text)],
           value != :unset,
           do: setting(name, value, to_string(variable), spec, how)
 
@@ -450,7 +273,7 @@ defmodule Sconce.Config do
   defp from_application(name, spec) do
     case Application.fetch_env(:sconce, name) do
       {:ok, value} when name == :preset and is_binary(value) ->
-        [setting(name, read(:preset, value), :application, spec, :term)]
+        [setting(name, Variable.read(:preset, value), :application, spec, :term)]
 
       {:ok, value} ->
         [setting(name, value, :application, spec, :term)]
@@ -462,91 +285,19 @@ defmodule Sconce.Config do
 
   defp setting(name, given, source, spec, how) do
     case Options.fit(given, spec) do
-      {:ok, value} -> %{name: name, value: value, source: source}
-      :error -> %{name: name, value: given, source: source, wrong: right(how, given, spec)}
+      {:ok, value} ->
+        %{name: name, value: value, source: source}
+
+      :error ->
+        %{name: name, value: given, source: source, wrong: Variable.expected(how, given, spec)}
     end
   end
-
-  # Describes the valid values in the form of the source: as a term, or as the text of a variable.
-  defp right(how, _given, _spec) when how in [:flag, :switch], do: "expected 0 or 1"
-  defp right(:number, _given, _spec), do: "expected a positive integer"
-  defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
-
-  defp right(how, given, _spec)
-       when how in [:device, :target, :preset, :background, :precision] do
-    known = known(how)
-
-    case Options.nearest(given, known) do
-      nil -> "expected one of #{Enum.join(known, ", ")}"
-      near -> "did you mean #{near}?"
-    end
-  end
-
-  defp right(_term, given, spec) do
-    case Options.near(given, spec) do
-      nil -> "expected #{Options.expected(given, spec)}"
-      near -> "did you mean #{inspect(near)}?"
-    end
-  end
-
-  defp known(:target), do: ["host" | Device.kinds() -- [:auto]]
-  defp known(:device), do: Device.kinds()
-  defp known(:preset), do: @presets
-  defp known(:background), do: @priorities
-  defp known(:precision), do: @precisions
-
-  # Parses the text of a variable. Returns `:unset` for a text without a value, and an invalid text unchanged:
-  # `setting/5` marks it as wrong.
-  defp read(:hidden, text), do: if(String.trim(text) in ["", "-1"], do: :cpu, else: :unset)
-  defp read(_how, ""), do: :unset
-  defp read(:text, text), do: text
-
-  defp read(:preset, text),
-    do: Enum.find(@presets ++ @other_presets, text, &(Text.name(&1) == text))
-
-  defp read(:background, text), do: Enum.find(@priorities, text, &(to_string(&1) == text))
-  defp read(:precision, text), do: Enum.find(@precisions, text, &(to_string(&1) == text))
-  defp read(:flag, "0"), do: :cpu
-  defp read(:flag, "1"), do: :cuda
-  defp read(:switch, "0"), do: false
-  defp read(:switch, "1"), do: true
-  defp read(:target, "host"), do: :cpu
-  defp read(how, text) when how in [:device, :target], do: device(text, how)
-
-  defp read(:number, text) do
-    case Integer.parse(text) do
-      {number, ""} -> number
-      _ -> text
-    end
-  end
-
-  defp read(:share, text) do
-    case Float.parse(text) do
-      {share, ""} -> share
-      _ -> text
-    end
-  end
-
-  defp read(how, text) when how in [:flag, :switch], do: text
-
-  # `EXLA_TARGET` and `XLA_TARGET` may name a version, as in `cuda12`.
-  defp device(text, :target),
-    do: kind(String.replace(text, ~r/\d+$/, ""), Device.kinds() -- [:auto], text)
-
-  defp device(text, :device) do
-    case Regex.run(~r/^cuda:(\d+)$/, text) do
-      [_, index] -> {:cuda, String.to_integer(index)}
-      nil -> kind(text, Device.kinds(), text)
-    end
-  end
-
-  defp kind(name, kinds, text), do: Enum.find(kinds, text, &(to_string(&1) == name))
 
   defp variable(name), do: name |> to_string() |> System.get_env()
 
   defp no_effect(key) do
     cond do
-      Keyword.has_key?(@settings, key) or key in @build_keys -> nil
+      Keyword.has_key?(@settings, key) or key in Catalogue.build_keys() -> nil
       why = @ignored_keys[key] -> why
       near = Options.nearest(key, Keyword.keys(@settings)) -> "did you mean #{inspect(near)}?"
       true -> "there is no such setting"
