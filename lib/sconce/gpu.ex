@@ -1,57 +1,6 @@
 defmodule Sconce.GPU do
   alias Sconce.{Config, Device, Error, Native, Options}
-  alias Sconce.GPU.{Diagnosis, Driver, Ledger, Params}
-
-  @warn [
-    threshold: [
-      type: :float,
-      default: 0.85,
-      min: 0,
-      max: 1,
-      doc: "Fraction of the card's memory."
-    ]
-  ]
-  @free [
-    required_mb: [type: :non_neg_integer, default: 0, doc: "Free memory that is needed, in MiB."]
-  ]
-  @checkpoint [
-    param_count: [
-      type: :non_neg_integer,
-      default: 1_000_000,
-      doc: "Number of weights of the policy."
-    ],
-    include_optimizer: [
-      type: :boolean,
-      default: true,
-      doc: "Whether the file holds the two moments of Adam."
-    ]
-  ]
-  @checkpoint_warning @checkpoint ++
-                        [
-                          threshold_mb: [
-                            type: :non_neg_integer,
-                            default: 500,
-                            doc: "Size from which a warning is returned, in MiB."
-                          ]
-                        ]
-  @diagnose [
-    verbose: [type: :boolean, default: true, doc: "Whether passed checks are printed too."]
-  ]
-  @estimate [
-    param_count: [
-      type: :non_neg_integer,
-      default: 1_000_000,
-      doc: "Number of weights of the policy."
-    ],
-    batch_size: [type: :pos_integer, default: 64, doc: "Windows of a step."],
-    precision: [type: {:in, [:f32, :bf16, :f16]}, default: :bf16, doc: "Type of the numbers."],
-    temporal: [type: :boolean, default: false, doc: "Whether a window has several frames."],
-    window_size: [
-      type: :pos_integer,
-      default: 60,
-      doc: "Frames of a window, with `temporal: true`."
-    ]
-  ]
+  alias Sconce.GPU.{Card, Catalogue, Diagnosis, Driver, Estimate, Ledger, Memory, Params}
 
   cause_docs = fn {cause, {meaning, mend}} ->
     "| `:#{cause}` | #{meaning} | #{mend} |"
@@ -122,8 +71,6 @@ defmodule Sconce.GPU do
           mig: boolean | nil,
           error: Error.t() | nil
         }
-
-  defguardp is_index(index) when index in 0..0xFFFF
 
   @doc """
   Returns whether policies run on a GPU, with this build on this machine. If not, `diagnose/0` explains why.
@@ -196,7 +143,7 @@ defmodule Sconce.GPU do
   @spec list_devices() :: {:ok, [device]} | {:error, Error.t()}
   def list_devices do
     with {:ok, count} <- Driver.ask(:list_devices, &Native.gpu_count/2),
-         do: {:ok, for(index <- 0..(count - 1)//1, do: listed(index))}
+         do: {:ok, for(index <- 0..(count - 1)//1, do: Card.listed(index))}
   end
 
   @doc """
@@ -209,7 +156,7 @@ defmodule Sconce.GPU do
       true
   """
   @spec device_info(index) :: {:ok, device} | {:error, Error.t()}
-  def device_info(index \\ 0), do: card(:device_info, index)
+  def device_info(index \\ 0), do: Card.card(:device_info, index)
 
   @doc """
   Returns the name of a GPU, such as `{:ok, "NVIDIA H200"}`.
@@ -222,7 +169,7 @@ defmodule Sconce.GPU do
   """
   @spec device_name(index) :: {:ok, String.t()} | {:error, Error.t()}
   def device_name(index \\ 0) do
-    with {:ok, device} <- card(:device_name, index), do: {:ok, device.name}
+    with {:ok, device} <- Card.card(:device_name, index), do: {:ok, device.name}
   end
 
   @doc """
@@ -238,12 +185,7 @@ defmodule Sconce.GPU do
   @spec memory_status(index) ::
           {:ok, %{used_mb: non_neg_integer, total_mb: non_neg_integer, utilization: float}}
           | {:error, Error.t()}
-  def memory_status(index \\ 0) do
-    with {:ok, memory} <- memory(:memory_status, index) do
-      share = Float.round(memory.used_mb / max(memory.total_mb, 1), 2)
-      {:ok, %{used_mb: memory.used_mb, total_mb: memory.total_mb, utilization: share}}
-    end
-  end
+  def memory_status(index \\ 0), do: Memory.status(index)
 
   @doc """
   Returns the memory by use, and the load of the GPU.
@@ -267,11 +209,7 @@ defmodule Sconce.GPU do
              utilization: 0..100 | nil
            }}
           | {:error, Error.t()}
-  def get_memory_info(index \\ 0) do
-    with {:ok, memory} <- memory(:get_memory_info, index),
-         {:ok, busy} <- busy(index),
-         do: {:ok, Map.put(memory, :utilization, busy)}
-  end
+  def get_memory_info(index \\ 0), do: Memory.info(index)
 
   @doc """
   Formats `get_memory_info/1` for a progress line: `"GPU: 4.4/24.0 GB (18%) | Util: 45%"`, or `"GPU: N/A"` without an
@@ -281,17 +219,12 @@ defmodule Sconce.GPU do
       true
   """
   @spec memory_status_string(index) :: String.t()
-  def memory_status_string(index \\ 0) do
-    case get_memory_info(index) do
-      {:ok, memory} -> "GPU: #{filled(memory)}#{busy_text(memory.utilization)}"
-      {:error, _error} -> "GPU: N/A"
-    end
-  end
+  def memory_status_string(index \\ 0), do: Memory.line(index)
 
   @doc """
   Returns a warning if the memory of a GPU is nearly full.
 
-  #{Options.docs(@warn)}
+  #{Catalogue.docs(:warn)}
 
       iex> case Sconce.GPU.check_memory_warning(threshold: 0.9) do
       ...>   :ok -> true
@@ -302,20 +235,12 @@ defmodule Sconce.GPU do
   """
   @spec check_memory_warning(keyword, index) ::
           :ok | {:warning, String.t()} | {:error, Error.t()}
-  def check_memory_warning(opts \\ [], index \\ 0) do
-    threshold = Options.validate!(opts, @warn)[:threshold]
-
-    with {:ok, memory} <- memory(:check_memory_warning, index) do
-      if memory.used_mb < threshold * memory.total_mb,
-        do: :ok,
-        else: {:warning, "GPU #{index} is nearly full, #{filled(memory)}: #{smaller()}"}
-    end
-  end
+  def check_memory_warning(opts \\ [], index \\ 0), do: Memory.full(opts, index)
 
   @doc """
   Returns a warning if a GPU has less free memory than needed.
 
-  #{Options.docs(@free)}
+  #{Catalogue.docs(:free)}
 
       iex> case Sconce.GPU.check_free_memory(required_mb: 400) do
       ...>   :ok -> true
@@ -325,20 +250,7 @@ defmodule Sconce.GPU do
       true
   """
   @spec check_free_memory(keyword, index) :: :ok | {:warning, String.t()} | {:error, Error.t()}
-  def check_free_memory(opts \\ [], index \\ 0) do
-    required = Options.validate!(opts, @free)[:required_mb]
-
-    with {:ok, %{free_mb: free}} <- memory(:check_free_memory, index) do
-      figures = "#{format_mb(free)} free on GPU #{index}, #{format_mb(required)} needed"
-
-      if free >= required,
-        do: :ok,
-        else:
-          {:warning, "#{figures}: #{smaller()}, or end other processes (Sconce.GPU.processes/1)"}
-    end
-  end
-
-  defp smaller, do: "use a smaller batch_size"
+  def check_free_memory(opts \\ [], index \\ 0), do: Memory.short(opts, index)
 
   @doc """
   Returns the memory that this VM has taken on a card, by owner, as a `Sconce.GPU.Ledger`.
@@ -382,19 +294,13 @@ defmodule Sconce.GPU do
   ten thousand values for each frame, at the size of the precision, plus 20 %. `Sconce.Trainer.plan/2` measures instead,
   on the CPU.
 
-  #{Options.docs(@estimate)}
+  #{Catalogue.docs(:estimate)}
 
       iex> Sconce.GPU.estimate_memory_mb(param_count: 5_000_000, batch_size: 256, temporal: true)
       397
   """
   @spec estimate_memory_mb(keyword) :: non_neg_integer
-  def estimate_memory_mb(opts \\ []) do
-    opts = Options.validate!(opts, @estimate)
-    frames = if opts[:temporal], do: opts[:window_size], else: 1
-    numbers = 4 * opts[:param_count] + 10_000 * opts[:batch_size] * frames
-    bytes = if opts[:precision] == :f32, do: 4, else: 2
-    round(1.2 * numbers * bytes / 1_048_576)
-  end
+  def estimate_memory_mb(opts \\ []), do: Estimate.step_mb(opts)
 
   @doc """
   Returns the number of weights of a `Sconce.Policy`, or of tensors in maps, lists and tuples of any nesting. A tensor is
@@ -410,22 +316,18 @@ defmodule Sconce.GPU do
   @doc """
   Estimates the bytes of a checkpoint by ExPhil's rule: f32 weights and moments, 10 kB, plus 10 %.
 
-  #{Options.docs(@checkpoint)}
+  #{Catalogue.docs(:checkpoint)}
 
       iex> Sconce.GPU.estimate_checkpoint_size(param_count: 1_000_000)
       13211000
   """
   @spec estimate_checkpoint_size(keyword) :: non_neg_integer
-  def estimate_checkpoint_size(opts \\ []) do
-    opts = Options.validate!(opts, @checkpoint)
-    values = if opts[:include_optimizer], do: 3, else: 1
-    round(1.1 * (4 * values * opts[:param_count] + 10_000))
-  end
+  def estimate_checkpoint_size(opts \\ []), do: Estimate.checkpoint(opts)
 
   @doc """
   Returns a warning if `estimate_checkpoint_size/1` reaches a size.
 
-  #{Options.docs(@checkpoint_warning)}
+  #{Catalogue.docs(:checkpoint_warning)}
 
       iex> Sconce.GPU.check_checkpoint_size_warning(param_count: 1_000_000)
       :ok
@@ -433,17 +335,7 @@ defmodule Sconce.GPU do
       {:warning, "a checkpoint takes about 629 MB, which is slow to save and load: use smaller layers, or fewer"}
   """
   @spec check_checkpoint_size_warning(keyword) :: :ok | {:warning, String.t()}
-  def check_checkpoint_size_warning(opts \\ []) do
-    {[threshold_mb: threshold], own} =
-      opts |> Options.validate!(@checkpoint_warning) |> Keyword.split([:threshold_mb])
-
-    mb = round(estimate_checkpoint_size(own) / 1_048_576)
-    slow = "which is slow to save and load: use smaller layers, or fewer"
-
-    if mb < threshold,
-      do: :ok,
-      else: {:warning, "a checkpoint takes about #{format_mb(mb)}, #{slow}"}
-  end
+  def check_checkpoint_size_warning(opts \\ []), do: Estimate.large_checkpoint(opts)
 
   @doc """
   Returns the load of a GPU in percent of the last sample period, which is between 1/6 second and 1 second: the time in
@@ -457,7 +349,7 @@ defmodule Sconce.GPU do
       true
   """
   @spec utilization(index) :: {:ok, %{gpu: 0..100, memory: 0..100}} | {:error, Error.t()}
-  def utilization(index \\ 0), do: ask(:utilization, index, &Native.gpu_utilization/2)
+  def utilization(index \\ 0), do: Card.ask(:utilization, index, &Native.gpu_utilization/2)
 
   @doc """
   Returns the temperature of the GPU chip, in degrees Celsius.
@@ -469,7 +361,7 @@ defmodule Sconce.GPU do
       true
   """
   @spec temperature(index) :: {:ok, non_neg_integer} | {:error, Error.t()}
-  def temperature(index \\ 0), do: ask(:temperature, index, &Native.gpu_temperature/2)
+  def temperature(index \\ 0), do: Card.ask(:temperature, index, &Native.gpu_temperature/2)
 
   @doc """
   Returns the power draw of a card and its limit, in watts. The limit is nil if the card does not report it.
@@ -482,7 +374,7 @@ defmodule Sconce.GPU do
   """
   @spec power(index) ::
           {:ok, %{draw_watts: float, limit_watts: float | nil}} | {:error, Error.t()}
-  def power(index \\ 0), do: ask(:power, index, &Native.gpu_power/2)
+  def power(index \\ 0), do: Card.ask(:power, index, &Native.gpu_power/2)
 
   @doc """
   Returns the current and the maximum clocks, in MHz: `graphics_mhz`, `sm_mhz`, `memory_mhz`, `max_graphics_mhz`,
@@ -495,16 +387,7 @@ defmodule Sconce.GPU do
       true
   """
   @spec clocks(index) :: {:ok, %{atom => pos_integer | nil}} | {:error, Error.t()}
-  def clocks(index \\ 0), do: ask(:clocks, index, &Native.gpu_clocks/2)
-
-  @throttles %{
-    "power_cap" => :power_cap,
-    "heat" => :heat,
-    "hardware" => :hardware,
-    "power_brake" => :power_brake,
-    "sync_boost" => :sync_boost,
-    "setting" => :setting
-  }
+  def clocks(index \\ 0), do: Card.ask(:clocks, index, &Native.gpu_clocks/2)
 
   @doc """
   Returns why a GPU runs below its clocks; an empty list if nothing holds it back, or if it has no work.
@@ -525,10 +408,7 @@ defmodule Sconce.GPU do
       true
   """
   @spec throttling(index) :: {:ok, [atom]} | {:error, Error.t()}
-  def throttling(index \\ 0) do
-    with {:ok, reasons} <- ask(:throttling, index, &Native.gpu_throttle/2),
-         do: {:ok, Enum.map(reasons, &Map.fetch!(@throttles, &1))}
-  end
+  def throttling(index \\ 0), do: Card.throttling(index)
 
   @doc """
   Returns the processes that use a GPU, sorted by process id.
@@ -555,10 +435,7 @@ defmodule Sconce.GPU do
              }
            ]}
           | {:error, Error.t()}
-  def processes(index \\ 0) do
-    with {:ok, found} <- ask(:processes, index, &Native.gpu_processes/2),
-         do: {:ok, Enum.map(found, &process/1)}
-  end
+  def processes(index \\ 0), do: Card.processes(index)
 
   @doc """
   Returns the versions of `driver`, `nvml` and `cuda`, and the file of NVML as `library`.
@@ -589,7 +466,7 @@ defmodule Sconce.GPU do
   Prints the checks of `diagnose/0` and returns `:ok`, or an error of kind `:unavailable` with the number of `broken` checks in
   its details. Without a card that policies run on, the number is at least 1.
 
-  #{Options.docs(@diagnose)}
+  #{Catalogue.docs(:diagnose)}
 
       iex> ExUnit.CaptureIO.capture_io(fn ->
       ...>   case Sconce.GPU.diagnose_cuda() do
@@ -601,18 +478,8 @@ defmodule Sconce.GPU do
   """
   @spec diagnose_cuda(keyword) :: :ok | {:error, Error.t()}
   def diagnose_cuda(opts \\ []) do
-    [verbose: verbose?] = Options.validate!(opts, @diagnose)
-    %{available: available?, checks: checks} = diagnosis = diagnose()
-    broken = Enum.reject(checks, &(&1.state == :ok))
-    shown = if verbose?, do: checks, else: broken
-    if shown != [], do: IO.puts(to_string(%{diagnosis | checks: shown}))
-    if available?, do: :ok, else: {:error, undiagnosed(broken)}
-  end
-
-  defp undiagnosed(broken) do
-    count = max(Enum.count(broken, &(&1.state == :broken)), 1)
-    details = %{what: "a usable card", reason: "broken checks: #{count}", broken: count}
-    %Error{kind: :unavailable, op: :diagnose_cuda, details: details}
+    [verbose: verbose?] = Options.validate!(opts, Catalogue.schema(:diagnose))
+    Diagnosis.print(diagnose(), verbose?)
   end
 
   @doc """
@@ -622,75 +489,5 @@ defmodule Sconce.GPU do
       {"512 MB", "1.50 GB"}
   """
   @spec format_mb(non_neg_integer) :: String.t()
-  def format_mb(mb) when mb in 0..1023, do: "#{mb} MB"
-  def format_mb(mb) when mb in 1024..0xFFFF_FFFF_FFFF, do: "#{decimals(mb / 1024, 2)} GB"
-  def format_mb(other), do: Options.argument!("mb", other, "a number of MiB")
-
-  defp ask(op, index, question) when is_index(index),
-    do: Driver.ask(op, &question.(&1, {&2, index}))
-
-  defp ask(_op, other, _question),
-    do: raise(ArgumentError, "expected the number of a GPU, 0 or more, got: #{inspect(other)}")
-
-  defp memory(op, index) do
-    with {:ok, bytes} <- ask(op, index, &Native.gpu_memory/2) do
-      {:ok,
-       %{
-         used_mb: mb(bytes.used),
-         free_mb: mb(bytes.free),
-         total_mb: mb(bytes.total),
-         reserved_mb: mb(bytes.reserved)
-       }}
-    end
-  end
-
-  defp busy(index) do
-    case ask(:get_memory_info, index, &Native.gpu_utilization/2) do
-      {:ok, %{gpu: percent}} -> {:ok, percent}
-      {:error, %Error{details: %{cause: :not_supported}}} -> {:ok, nil}
-      {:error, error} -> {:error, error}
-    end
-  end
-
-  defp card(op, index) do
-    with {:ok, card} <- ask(op, index, &Native.gpu_card/2) do
-      {bytes, card} = Map.pop!(card, :memory_bytes)
-      capability = if of = card.compute_capability, do: List.to_tuple(of)
-      known = %{memory_mb: mb(bytes), compute_capability: capability, error: nil}
-      {:ok, Map.merge(card, known)}
-    end
-  end
-
-  @unknown Map.new(
-             [:name, :memory_mb, :uuid, :pci_bus_id, :compute_capability, :mig],
-             &{&1, nil}
-           )
-
-  defp listed(index) do
-    case card(:list_devices, index) do
-      {:ok, device} -> device
-      {:error, error} -> Map.merge(@unknown, %{index: index, error: error})
-    end
-  end
-
-  defp process(found) do
-    types = for type <- [:compute, :graphics], found[type], do: type
-    bytes = found.memory_bytes
-
-    found
-    |> Map.take([:pid, :name, :mig_instance])
-    |> Map.merge(%{types: types, memory_mb: bytes && mb(bytes)})
-  end
-
-  defp mb(bytes), do: div(bytes, 1_048_576)
-
-  defp filled(%{used_mb: used, total_mb: total}) do
-    percent = round(100 * used / max(total, 1))
-    "#{decimals(used / 1024, 1)}/#{decimals(total / 1024, 1)} GB (#{percent}%)"
-  end
-
-  defp busy_text(nil), do: ""
-  defp busy_text(percent), do: " | Util: #{percent}%"
-
-  defp decimals(number, digits), do: :erlang.float_to_binary(number, decimals: digits)
+  def format_mb(mb), do: Memory.text(mb)
 end

@@ -68,6 +68,22 @@ defmodule Sconce.GPU.Diagnosis do
         do: {name, if(mend, do: "#{found} (to mend it: #{mend})", else: found)}
   end
 
+  @doc false
+  # Prints the checks, or only those that are not passed.
+  @spec print(t, boolean) :: :ok | {:error, Error.t()}
+  def print(%__MODULE__{available: available?, checks: checks} = diagnosis, all?) do
+    broken = Enum.reject(checks, &(&1.state == :ok))
+    shown = if all?, do: checks, else: broken
+    if shown != [], do: IO.puts(to_string(%{diagnosis | checks: shown}))
+    if available?, do: :ok, else: {:error, undiagnosed(broken)}
+  end
+
+  defp undiagnosed(broken) do
+    count = max(Enum.count(broken, &(&1.state == :broken)), 1)
+    details = %{what: "a usable card", reason: "broken checks: #{count}", broken: count}
+    %Error{kind: :unavailable, op: :diagnose_cuda, details: details}
+  end
+
   # An invalid setting of NVML is reported as a check, not raised.
   defp versions do
     GPU.versions()
