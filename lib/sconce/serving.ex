@@ -1,6 +1,6 @@
 defmodule Sconce.Serving do
-  alias Sconce.{Deadline, Device, Error, Native, Options, Policy, Pressure, Session}
-  alias Sconce.Policy.{Spec, Tensors}
+  alias Sconce.{Device, Error, Native, Options, Policy, Pressure, Session}
+  alias Sconce.Policy.Spec
   alias Sconce.Serving.{Catalogue, Gate, Group, Lookup, Pass, Peer}
   alias Sconce.Session.{Proxy, Remote}
 
@@ -224,32 +224,7 @@ defmodule Sconce.Serving do
     Options.argument!("state", state, expected)
   end
 
-  def forward(serving, frames, state, opts) do
-    start = System.monotonic_time()
-
-    options = Options.validate!(opts, Catalogue.schema(:forward))
-
-    {[deadline_ms: deadline_ms], options} = Keyword.split(options, [:deadline_ms])
-
-    with {:ok, frames, options, form} <-
-           Tensors.read(frames, :windows, [state: state] ++ options),
-         {:ok, out} <-
-           serving
-           |> Lookup.find(:forward, deadline_ms, start)
-           |> forward_at({frames, options}, deadline_ms, start)
-           |> Deadline.of_call(deadline_ms, start),
-         do: {:ok, Tensors.write(out, form, options[:return_sequences])}
-  end
-
-  defp forward_at({:here, serving}, pass, deadline_ms, start),
-    do: Pass.run(serving, pass, deadline_ms, start, nil)
-
-  defp forward_at({:there, node, there}, pass, deadline_ms, start) do
-    args = [there, self(), pass, Deadline.left(deadline_ms, start)]
-    Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
-  end
-
-  defp forward_at(error, _pass, _deadline_ms, _start), do: error
+  def forward(serving, frames, state, opts), do: Pass.forward(serving, frames, state, opts)
 
   @doc false
   # Computes a pass for a caller on another node, and abandons the pass when that caller ends.
@@ -281,7 +256,7 @@ defmodule Sconce.Serving do
   @spec swap(serving, Policy.t() | Path.t()) :: :ok | {:error, Error.t()}
   def swap(serving, %Policy{spec: %Spec{}, device: %Device{}} = policy) do
     case Lookup.find(serving, :swap) do
-      {:here, serving} -> ask(serving, :swap, {:swap, policy})
+      {:here, serving} -> Lookup.ask(serving, :swap, {:swap, policy})
       {:there, node, _there} -> {:error, elsewhere(node)}
       error -> error
     end
@@ -323,7 +298,7 @@ defmodule Sconce.Serving do
   """
   @spec limit(serving, pos_integer) :: :ok | {:error, Error.t()}
   def limit(serving, max_batch) when max_batch in 1..4096,
-    do: Lookup.at(serving, :limit, [max_batch], &ask(&1, :limit, {:limit, max_batch}))
+    do: Lookup.at(serving, :limit, [max_batch], &Lookup.ask(&1, :limit, {:limit, max_batch}))
 
   def limit(_serving, max_batch),
     do: Options.argument!("max_batch", max_batch, "1 to 4096 requests")
@@ -347,7 +322,7 @@ defmodule Sconce.Serving do
   def drain(serving, timeout \\ 5_000) do
     Options.timeout!(timeout)
 
-    here = &ask(&1, :drain, {:drain, timeout})
+    here = &Lookup.ask(&1, :drain, {:drain, timeout})
     drained = Lookup.at(serving, :drain, [timeout], patience(timeout), here)
 
     # The error of a remote call carries the caller's timeout, not the longer one that was used.
@@ -480,17 +455,6 @@ defmodule Sconce.Serving do
   def info_for(serving) do
     with {:here, serving} <- Lookup.find(serving, :info),
          do: {:ok, update_in(serving.policy.spec, &Spec.portable/1)}
-  end
-
-  defp ask(%{pid: pid}, op, message) do
-    GenServer.call(pid, message, :infinity)
-  catch
-    :exit, {:noproc, _call} ->
-      {:error,
-       %Error{kind: :unavailable, op: op, details: %{what: "serving", reason: "has ended"}}}
-
-    :exit, _reason ->
-      {:error, %Error{kind: :cancelled, op: op}}
   end
 
   defimpl Inspect do

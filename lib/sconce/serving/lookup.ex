@@ -33,6 +33,19 @@ defmodule Sconce.Serving.Lookup do
     end
   end
 
+  @doc "Calls the process of a serving of this node."
+  @spec ask(Serving.t(), atom, term) :: term
+  def ask(%{pid: pid}, op, message) do
+    GenServer.call(pid, message, :infinity)
+  catch
+    :exit, {:noproc, _call} ->
+      {:error,
+       %Error{kind: :unavailable, op: op, details: %{what: "serving", reason: "has ended"}}}
+
+    :exit, _reason ->
+      {:error, %Error{kind: :cancelled, op: op}}
+  end
+
   @doc """
   Returns `{:here, serving}`, or `{:there, node, server}` with the pid or name of the serving on that node.
 

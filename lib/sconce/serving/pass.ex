@@ -2,11 +2,42 @@ defmodule Sconce.Serving.Pass do
   @moduledoc false
   # A forward pass in a serving, for a caller that keeps the state: submits the request and waits until the deadline.
 
-  alias Sconce.{Deadline, Error, Native, Policy, Serving}
-  alias Sconce.Serving.Gate
+  alias Sconce.{Deadline, Error, Native, Options, Policy, Serving}
+  alias Sconce.Policy.Tensors
+  alias Sconce.Serving.{Catalogue, Gate, Lookup, Peer}
 
   # Requests of more bytes are copied on a dirty scheduler.
   @inline_bytes 65_536
+
+  @doc "Computes the outputs of a call in a serving of this node or of another one."
+  @spec forward(Serving.serving(), term, term, keyword) ::
+          {:ok, Policy.output()} | {:error, Error.t()}
+  def forward(serving, frames, state, opts) do
+    start = System.monotonic_time()
+
+    options = Options.validate!(opts, Catalogue.schema(:forward))
+
+    {[deadline_ms: deadline_ms], options} = Keyword.split(options, [:deadline_ms])
+
+    with {:ok, frames, options, form} <-
+           Tensors.read(frames, :windows, [state: state] ++ options),
+         {:ok, out} <-
+           serving
+           |> Lookup.find(:forward, deadline_ms, start)
+           |> forward_at({frames, options}, deadline_ms, start)
+           |> Deadline.of_call(deadline_ms, start),
+         do: {:ok, Tensors.write(out, form, options[:return_sequences])}
+  end
+
+  defp forward_at({:here, serving}, pass, deadline_ms, start),
+    do: run(serving, pass, deadline_ms, start, nil)
+
+  defp forward_at({:there, node, there}, pass, deadline_ms, start) do
+    args = [there, self(), pass, Deadline.left(deadline_ms, start)]
+    Peer.call(node, :forward, :forward_for, args, deadline_ms, start)
+  end
+
+  defp forward_at(error, _pass, _deadline_ms, _start), do: error
 
   @doc """
   Computes the outputs of a call that began at `start`. `watch` is nil, or a monitor of the caller on another node: this
