@@ -92,7 +92,7 @@ defmodule Sconce.Bot.Turn do
   end
 
   @doc """
-  Answers one event of a bridge that came at `came`, in native monotonic time. What the event says of the game is taken by
+  Answers one event of a bridge that came at `came`, in native monotonic time. The contents of the event are taken in by
   `seen/1`, after the answer has gone out.
   """
   @spec event(t, tuple, integer) :: {reply, t}
