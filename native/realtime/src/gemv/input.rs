@@ -16,6 +16,30 @@ pub(super) struct Entry {
     pub value: f32,
 }
 
+/// The nonzero values of a single vector. Only [`Vectors::sparse`] makes one, and each row is less than the width.
+#[derive(Clone, Copy)]
+pub(super) struct Entries<'a> {
+    entries: &'a [Entry],
+    width: usize,
+}
+
+impl<'a> Entries<'a> {
+    pub(super) fn own(self) -> &'a [Entry] {
+        &self.entries[..self.entries.len() - AHEAD]
+    }
+
+    /// The entries, and [`AHEAD`] more that are only prefetched.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn with_ahead(self) -> &'a [Entry] {
+        self.entries
+    }
+
+    /// Values of the vector.
+    pub(super) fn width(self) -> usize {
+        self.width
+    }
+}
+
 /// Hears the place of a matrix among those of its plan, and a vector that it multiplies.
 pub type Tap = Box<dyn FnMut(usize, &[f32]) + Send>;
 
@@ -155,9 +179,10 @@ impl Vectors {
         self.rows
     }
 
-    /// The entries of a single vector, and [`AHEAD`] more; `None` for several vectors.
-    pub(super) fn sparse(&self) -> Option<&[Entry]> {
-        (self.rows == 1).then(|| &self.sparse.entries[..self.sparse.count + AHEAD])
+    /// The entries of a single vector; `None` for several vectors.
+    pub(super) fn sparse(&self) -> Option<Entries<'_>> {
+        let entries = || &self.sparse.entries[..self.sparse.count + AHEAD];
+        (self.rows == 1).then(|| Entries { entries: entries(), width: self.width })
     }
 
     /// The indices at which several vectors are not all 0. `None` if more than 7/8 of all indices qualify: reading all

@@ -13,6 +13,7 @@ mod avx512;
 mod input;
 mod int4;
 mod int8;
+mod narrow;
 mod panel;
 mod places;
 mod portable;
@@ -38,7 +39,7 @@ use crate::format::{Encoding, Factor, Format, Packed, Ratios, Record};
 
 /// Maximum SIMD vectors of sums of a panel.
 const VECTORS: usize = 8;
-/// Outputs of a full panel.
+/// Most outputs of a panel.
 const PANEL: usize = VECTORS * LANES;
 /// Input vectors that share one read of a weight.
 const ROWS: usize = 6;

@@ -4,7 +4,7 @@ use sconce_tensor::simd::{LANES, Level};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::input::{Entry, Vectors};
+use super::input::{Entries, Entry, Vectors};
 use super::int8::{Code, Codes};
 use super::rows::{All, Rows};
 use super::{AHEAD, BLOCK, ROWS, ROWS_OF_INT8, Sums, Vector, portable, tiles};
@@ -38,7 +38,30 @@ impl Panel<'_> {
         }
     }
 
-    fn add_sparse(&self, sums: &mut Sums, entries: &[Entry]) {
+    fn add_sparse(&self, sums: &mut Sums, entries: Entries) {
+        #[cfg(target_arch = "x86_64")]
+        if self.level == Level::Avx512 {
+            return self.add_wide(sums, entries.with_ahead());
+        }
+        let rows = self.weights.as_chunks().0;
+        for t in 0..self.vectors {
+            let streams = [&rows[t.min(rows.len())..]];
+            match self.encoding {
+                Encoding::F32 => {
+                    let Some(sums) = sums[t..].first_chunk_mut() else { return };
+                    portable::add::<1>(sums, streams, self.vectors, entries);
+                }
+                _ => {
+                    let mut own = [[sums[t], sums[self.vectors + t]]];
+                    portable::add_pairs::<1>(&mut own, streams, self.vectors, entries);
+                    [[sums[t], sums[self.vectors + t]]] = own;
+                }
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn add_wide(&self, sums: &mut Sums, entries: &[Entry]) {
         match (self.encoding, self.vectors) {
             (Encoding::F32, 1) => self.singles::<1>(sums, entries),
             (Encoding::F32, 2) => self.singles::<2>(sums, entries),
@@ -56,19 +79,17 @@ impl Panel<'_> {
     }
 
     /// [`add`](Self::add) for one input vector and words of one weight. The last [`AHEAD`] entries are only prefetched.
+    #[cfg(target_arch = "x86_64")]
     fn singles<const T: usize>(&self, sums: &mut Sums, entries: &[Entry]) {
         let Some(sums) = sums.first_chunk_mut::<T>() else { return };
         let rows = self.weights.as_chunks::<LANES>().0.as_chunks::<T>().0;
-        #[cfg(target_arch = "x86_64")]
-        if self.level == Level::Avx512 {
-            // SAFETY: `level` found the features that the kernel needs, and the entries except for the last [`AHEAD`]
-            // have indices of inputs.
-            return unsafe { avx512::add(sums, rows, entries) };
-        }
-        portable::add(sums, rows, &entries[..entries.len() - AHEAD]);
+        // SAFETY: `level` found the features that the kernel needs, and the entries except for the last [`AHEAD`] have
+        // indices of inputs.
+        unsafe { avx512::add(sums, rows, entries) }
     }
 
     /// [`singles`](Self::singles) for words of two weights.
+    #[cfg(target_arch = "x86_64")]
     fn pairs<const T: usize>(&self, sums: &mut Sums, entries: &[Entry]) {
         let (low, high) = sums.split_at_mut(T);
         let (Some(low), Some(high)) = (low.first_chunk_mut::<T>(), high.first_chunk_mut::<T>())
@@ -76,12 +97,8 @@ impl Panel<'_> {
             return;
         };
         let rows = self.weights.as_chunks::<LANES>().0.as_chunks::<T>().0;
-        #[cfg(target_arch = "x86_64")]
-        if self.level == Level::Avx512 {
-            // SAFETY: as in `singles`.
-            return unsafe { avx512::add_pairs(low, high, rows, entries) };
-        }
-        portable::add_pairs(low, high, rows, &entries[..entries.len() - AHEAD]);
+        // SAFETY: as in `singles`.
+        unsafe { avx512::add_pairs(low, high, rows, entries) }
     }
 
     /// [`add`](Self::add) for several input vectors: each block of weights serves all of them while it is in the
@@ -107,7 +124,12 @@ impl Panel<'_> {
     }
 
     fn add_block(&self, sums: &mut [Sums], x: &Vectors, mut rows: impl Rows) {
-        for (sums, first) in tiles(sums, ROWS) {
+        let most = match (self.encoding, self.level) {
+            // A bf16 has two sums, which need twice the registers.
+            (Encoding::Bf16, Level::Portable | Level::Avx2) => ROWS / 2,
+            _ => ROWS,
+        };
+        for (sums, first) in tiles(sums, most) {
             match sums.len() {
                 1 => self.tile::<1>(sums, x, first, rows),
                 2 => self.tile::<2>(sums, x, first, rows),

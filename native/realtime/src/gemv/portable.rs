@@ -2,20 +2,23 @@
 
 use sconce_tensor::simd::{LANES, dispatch, mul_add};
 
-use super::Sums;
-use super::input::Entry;
+use super::input::Entries;
 use super::int8::Code;
 use super::rows::Rows;
+use super::{Sums, Vector};
 
 dispatch! {
-    /// Adds to the sums the row of each entry times the entry's value.
-    pub fn add<[const T: usize], [T]>(sums: &mut [[f32; LANES]; T], rows: &[[[f32; LANES]; T]], entries: &[Entry]) {
+    /// Adds to the sums of each of `S` streams of weights the stream's row of each entry times the entry's value. The rows
+    /// of a stream begin `stride` SIMD vectors apart.
+    pub fn add<[const S: usize], [S]>(sums: &mut [Vector; S], streams: [&[Vector]; S], stride: usize, entries: Entries) {
+        check(&streams, stride, entries);
         let mut all = *sums;
-        for entry in entries {
-            let row = &rows[entry.row as usize];
-            for t in 0..T {
+        for entry in entries.own() {
+            for s in 0..S {
+                // SAFETY: the row is less than the width, and each stream has as many rows.
+                let row = unsafe { streams[s].get_unchecked(entry.row as usize * stride) };
                 for i in 0..LANES {
-                    all[t][i] = mul_add::<FMA>(row[t][i], entry.value, all[t][i]);
+                    all[s][i] = mul_add::<FMA>(row[i], entry.value, all[s][i]);
                 }
             }
         }
@@ -24,54 +27,75 @@ dispatch! {
 }
 
 dispatch! {
-    /// [`add`] for rows whose words hold two bf16.
-    pub fn add_pairs<[const T: usize], [T]>(low: &mut [[f32; LANES]; T], high: &mut [[f32; LANES]; T], rows: &[[[f32; LANES]; T]], entries: &[Entry]) {
-        let (mut lows, mut highs) = (*low, *high);
-        for entry in entries {
-            let row = &rows[entry.row as usize];
-            for t in 0..T {
+    /// [`add`] for words that hold two bf16. The sums of the upper halves follow those of the lower halves.
+    pub fn add_pairs<[const S: usize], [S]>(sums: &mut [[Vector; 2]; S], streams: [&[Vector]; S], stride: usize, entries: Entries) {
+        check(&streams, stride, entries);
+        let (mut lows, mut highs) = (sums.map(|own| own[0]), sums.map(|own| own[1]));
+        for entry in entries.own() {
+            for s in 0..S {
+                // SAFETY: the row is less than the width, and each stream has as many rows.
+                let row = unsafe { streams[s].get_unchecked(entry.row as usize * stride) };
                 for i in 0..LANES {
-                    let (first, second) = halves(row[t][i]);
-                    lows[t][i] = mul_add::<FMA>(first, entry.value, lows[t][i]);
-                    highs[t][i] = mul_add::<FMA>(second, entry.value, highs[t][i]);
+                    let (first, second) = halves(row[i]);
+                    lows[s][i] = mul_add::<FMA>(first, entry.value, lows[s][i]);
+                    highs[s][i] = mul_add::<FMA>(second, entry.value, highs[s][i]);
                 }
             }
         }
-        (*low, *high) = (lows, highs);
+        *sums = std::array::from_fn(|s| [lows[s], highs[s]]);
     }
+}
+
+/// Panics unless each stream has the rows of all entries.
+#[inline(always)]
+fn check<const S: usize>(streams: &[&[Vector]; S], stride: usize, entries: Entries) {
+    let rows = |stream: &&[Vector]| stream.len().div_ceil(stride.max(1));
+    let least = streams.iter().map(rows).min().unwrap_or(0);
+    assert!(entries.width() <= least, "{} rows of a stream of {least}", entries.width());
 }
 
 dispatch! {
     /// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's values. A row has `vectors`
     /// SIMD vectors.
-    pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
-        for (sums, x) in sums.iter_mut().zip(x) {
+    pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[Vector], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
+        for t in 0..vectors {
+            // The sums of one SIMD vector of outputs stay in registers.
+            let mut all: [Vector; R] = std::array::from_fn(|r| sums[r][t]);
             for input in (0..rows.len()).map(|i| rows.input(i)) {
-                let (row, x) = (&panel[input * vectors..][..vectors], x[input]);
-                for (sum, weights) in sums.iter_mut().zip(row) {
+                let row = &panel[input * vectors + t];
+                for r in 0..R {
+                    let x = x[r][input];
                     for i in 0..LANES {
-                        sum[i] = mul_add::<FMA>(weights[i], x, sum[i]);
+                        all[r][i] = mul_add::<FMA>(row[i], x, all[r][i]);
                     }
                 }
+            }
+            for r in 0..R {
+                sums[r][t] = all[r];
             }
         }
     }
 }
 
 dispatch! {
-    /// [`tile`] for rows whose words hold two bf16.
-    pub fn tile_pairs<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
-        for (sums, x) in sums.iter_mut().zip(x) {
-            let (lows, highs) = sums.split_at_mut(vectors);
+    /// [`tile`] for words that hold two bf16. The sums of the upper halves follow those of the lower halves.
+    pub fn tile_pairs<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[Vector], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
+        for t in 0..vectors {
+            let mut lows: [Vector; R] = std::array::from_fn(|r| sums[r][t]);
+            let mut highs: [Vector; R] = std::array::from_fn(|r| sums[r][vectors + t]);
             for input in (0..rows.len()).map(|i| rows.input(i)) {
-                let (row, x) = (&panel[input * vectors..][..vectors], x[input]);
-                for ((low, high), words) in lows.iter_mut().zip(highs.iter_mut()).zip(row) {
+                let row = &panel[input * vectors + t];
+                for r in 0..R {
+                    let x = x[r][input];
                     for i in 0..LANES {
-                        let (first, second) = halves(words[i]);
-                        low[i] = mul_add::<FMA>(first, x, low[i]);
-                        high[i] = mul_add::<FMA>(second, x, high[i]);
+                        let (first, second) = halves(row[i]);
+                        lows[r][i] = mul_add::<FMA>(first, x, lows[r][i]);
+                        highs[r][i] = mul_add::<FMA>(second, x, highs[r][i]);
                     }
                 }
+            }
+            for r in 0..R {
+                (sums[r][t], sums[r][vectors + t]) = (lows[r], highs[r]);
             }
         }
     }

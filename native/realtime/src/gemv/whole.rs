@@ -8,7 +8,7 @@ use sconce_tensor::{Error, Result};
 use super::input::Vectors;
 use super::panel::Panel;
 use super::written::{Written, has_vnni};
-use super::{PANEL, Sums, int4, two_four, write};
+use super::{PANEL, Sums, int4, narrow, two_four, write};
 use crate::arena::Packer;
 use crate::format::{Encoding, Ratios};
 
@@ -96,12 +96,17 @@ impl Whole {
     ) {
         let (encoding, panels) = self.form(x);
         x.prepare(encoding);
-        let sums = &mut sums[..x.rows()];
         let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
-        let (level, has_vnni) = (level(), has_vnni());
         let mut rest = &arena[panels];
-        for first in (0..self.outputs).step_by(PANEL) {
-            let outputs = first..self.outputs.min(first + PANEL);
+        let most = encoding.panel();
+        if let Some(entries) = x.sparse().filter(|_| most < PANEL) {
+            let panels = narrow::Panels { encoding, inputs: self.inputs, weights: rest, bias };
+            return panels.multiply::<RELU>(entries, &mut y[..self.outputs]);
+        }
+        let sums = &mut sums[..x.rows()];
+        let (level, has_vnni) = (level(), has_vnni());
+        for first in (0..self.outputs).step_by(most) {
+            let outputs = first..self.outputs.min(first + most);
             let vectors = encoding.vectors(outputs.len());
             let (weights, next) = rest.split_at(encoding.rows(self.inputs) * vectors * LANES);
             rest = next;

@@ -26,9 +26,17 @@ impl Encoding {
         }
     }
 
+    /// Outputs of a full panel.
+    pub(super) fn panel(self) -> usize {
+        match self {
+            Encoding::F32 | Encoding::Bf16 if level() < Level::Avx512 => LANES * self.in_a_word(),
+            _ => PANEL,
+        }
+    }
+
     /// SIMD vectors of words in a row of a panel with this many outputs.
     pub(super) fn vectors(self, outputs: usize) -> usize {
-        outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
+        outputs.min(self.panel()).div_ceil(LANES * self.in_a_word())
     }
 
     /// Rows of a panel with this many inputs.
@@ -43,7 +51,7 @@ impl Encoding {
 
     /// Words of all panels.
     pub(super) fn words(self, outputs: usize, inputs: usize) -> usize {
-        let panels = (0..outputs).step_by(PANEL);
+        let panels = (0..outputs).step_by(self.panel());
         panels.map(|first| self.vectors(outputs - first) * LANES * self.rows(inputs)).sum()
     }
 
@@ -189,7 +197,7 @@ impl Written {
     /// The words of all panels in order.
     pub(super) fn words(&self, outputs: usize) -> Vec<f32> {
         let mut words = memory::with_capacity(self.encoding.words(outputs, self.inputs));
-        for first in (0..outputs).step_by(PANEL) {
+        for first in (0..outputs).step_by(self.encoding.panel()) {
             let width = self.encoding.vectors(outputs - first) * LANES;
             for row in 0..self.encoding.rows(self.inputs) {
                 words.extend(
@@ -255,8 +263,8 @@ pub(super) fn has_vnni() -> bool {
 /// The features of the CPU on which encodings and their words depend, such as `x86_64 avx512 vnni`.
 pub fn cpu() -> String {
     let level = match level() {
-        Level::Portable => "portable",
-        Level::Avx2 => "avx2",
+        Level::Portable => "portable narrow",
+        Level::Avx2 => "avx2 narrow",
         Level::Avx512 => "avx512",
     };
     let vnni = if has_vnni() { " vnni" } else { "" };
