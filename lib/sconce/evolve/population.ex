@@ -227,7 +227,8 @@ defmodule Sconce.Evolve.Population do
   Plays episodes of all individuals in an environment of `Sconce.Env.names/0`.
 
   Episodes are native. A world that is a module, see `Sconce.Env.World`, raises `ArgumentError`. An individual plays one
-  seat: an environment of two, such as `:duel`, without an `:opponent` is an error of kind `:mismatch`.
+  seat: an environment of two, such as `:duel`, without an `:opponent` is an error of kind `:mismatch`. The death of the
+  caller ends the episodes, on a card only before the launch.
 
   | key | content |
   |---|---|

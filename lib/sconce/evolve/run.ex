@@ -144,7 +144,10 @@ defmodule Sconce.Evolve.Run do
   @spec subscribe(run) :: :ok | {:error, Error.t()}
   def subscribe(run), do: Run.subscribe(run, :evolve)
 
-  @doc "Stops a run after its present generation, with its state saved. `start_link/2` has an example."
+  @doc """
+  Stops a run soon, with its state saved. The generation in progress is dropped: a resumed run evaluates it anew, with
+  the same result. `start_link/2` has an example.
+  """
   @spec stop(run) :: :ok | {:error, Error.t()}
   def stop(run), do: Run.stop(run, :evolve)
 

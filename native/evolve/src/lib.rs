@@ -12,6 +12,7 @@ mod noise;
 mod population;
 mod saved;
 mod search;
+mod stop;
 mod strategy;
 mod variation;
 
@@ -32,6 +33,7 @@ pub use search::{
     EmitterOptions, Event, Progress, Ranking, Report, RunOptions, Search, SearchOptions, Selection,
     Source, Stages,
 };
+pub use stop::Stop;
 pub use strategy::{Method, Strategy, StrategyOptions};
 pub use variation::{Crossover, Variation, iso_line};
 

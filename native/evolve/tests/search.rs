@@ -1,11 +1,13 @@
 //! Searches: strategies that solve environments, archives that fill, and searches that are resumed.
 #![allow(clippy::disallowed_methods)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use sconce_env::{EnvOptions, spec};
 use sconce_evolve::{
-    Archive, ArchiveOptions, Crossover, EmitterOptions, Episodes, Measure, Method, Network,
-    Progress, Ranking, RunOptions, Search, SearchOptions, Selection, Source, SpaceOptions, Storage,
-    StrategyOptions, Variation,
+    Archive, ArchiveOptions, Batch, Crossover, EmitterOptions, Episodes, Measure, Method, Network,
+    Population, PopulationOptions, Progress, Ranking, RunOptions, Search, SearchOptions, Selection,
+    Source, SpaceOptions, Storage, StrategyOptions, Variation,
 };
 use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, MlpActivation, MlpConfig, Spec};
 use sconce_tensor::{Error, Kind, pool};
@@ -80,7 +82,7 @@ fn strategies_solve_cart_pole() {
             Search::new(&spec, &options, &episodes("cart_pole", 4, &[]), None).unwrap();
         let mut mean = 0.0;
         for _ in 0..100 {
-            mean = search.run(None, 1, || false).unwrap().mean;
+            mean = search.run(None, 1, &|| false).unwrap().mean;
             if mean >= 475.0 {
                 break;
             }
@@ -97,7 +99,7 @@ fn a_strategy_swings_the_pendulum_up() {
     let mut search = Search::new(&spec, &options, &episodes("pendulum", 8, &[]), None).unwrap();
     let mut best = f64::NEG_INFINITY;
     for _ in 0..200 {
-        best = best.max(search.run(None, 1, || false).unwrap().mean);
+        best = best.max(search.run(None, 1, &|| false).unwrap().mean);
         if best >= -250.0 {
             break;
         }
@@ -110,7 +112,7 @@ fn fill(source: Source, learning_rate: f64, threshold_min: Option<f64>) -> (Arch
     let mut archive = archive(Network::of(&spec).unwrap().size(), learning_rate, threshold_min);
     let episodes = episodes("cart_pole", 1, &CART);
     let mut search = Search::new(&spec, &options(source, 200), &episodes, Some(&archive)).unwrap();
-    let progress = search.run(Some(&mut archive), 30, || false).unwrap();
+    let progress = search.run(Some(&mut archive), 30, &|| false).unwrap();
     (archive, progress)
 }
 
@@ -174,17 +176,17 @@ fn a_resumed_search_equals_one_that_was_never_interrupted() {
             |archive: &Archive| Search::new(&spec, &options, &episodes, Some(archive)).unwrap();
         let mut whole = archive(size, 1.0, None);
         let mut search = new(&whole);
-        search.run(Some(&mut whole), 20, || false).unwrap();
+        search.run(Some(&mut whole), 20, &|| false).unwrap();
 
         let folder = tempfile::tempdir().unwrap();
         let mut part = archive(size, 1.0, None);
         let mut first = new(&part);
-        first.run(Some(&mut part), 8, || false).unwrap();
+        first.run(Some(&mut part), 8, &|| false).unwrap();
         first.save(folder.path(), Some(&part)).unwrap();
         let mut part = Search::archive(folder.path()).unwrap().unwrap();
         let mut second = new(&part);
         second.resume(folder.path()).unwrap();
-        let progress = second.run(Some(&mut part), 12, || false).unwrap();
+        let progress = second.run(Some(&mut part), 12, &|| false).unwrap();
         assert_eq!((progress.generation, progress.evaluations), (20, 2000));
         assert_eq!(part, whole);
     }
@@ -201,7 +203,7 @@ fn a_state_is_whole_or_the_one_before_stays() {
     let run = RunOptions { generations: 5, save_seconds: 0.0 };
     let events = std::cell::RefCell::new(vec![]);
     let tell = |event| events.borrow_mut().push(event);
-    let report = search.execute(Some(&mut own), folder.path(), &run, tell, || false).unwrap();
+    let report = search.execute(Some(&mut own), folder.path(), &run, tell, &|| false).unwrap();
     assert_eq!((report.progress.generation, report.stopped), (5, "done"));
     let last = *events.borrow().last().unwrap();
     assert_eq!((last.step, last.elites, last.left_s), (5, Some(own.stats().elites), 0.0));
@@ -223,7 +225,7 @@ fn a_state_is_whole_or_the_one_before_stays() {
         folder.path(),
         &RunOptions { generations: 9, ..run },
         |_| {},
-        || true,
+        &|| true,
     );
     assert_eq!(stopped.unwrap().stopped, "stopped");
 }
@@ -239,7 +241,7 @@ fn one_search_at_a_time_uses_a_folder() {
     let kind = |result: Result<(), Error>| result.map_err(|e| e.kind()).err();
     assert_eq!(kind(search.save(folder.path(), Some(&own))), Some(Kind::Busy));
     let run = RunOptions { generations: 2, save_seconds: 0.0 };
-    let mut execute = || search.execute(Some(&mut own), folder.path(), &run, |_| {}, || false);
+    let mut execute = || search.execute(Some(&mut own), folder.path(), &run, |_| {}, &|| false);
     assert_eq!(kind(execute().map(drop)), Some(Kind::Busy));
     drop(held);
     assert_eq!(kind(execute().map(drop)), None);
@@ -252,18 +254,66 @@ fn one_search_at_a_time_uses_a_folder() {
 }
 
 #[test]
-fn a_stop_ends_a_search_between_generations() {
+fn a_search_that_was_stopped_amid_a_generation_goes_on_to_the_same_end() {
     let spec = policies("cart_pole", 4);
-    let source = strategy(Method::Snes, 20, 0.5);
-    let episodes = episodes("cart_pole", 1, &[]);
-    let mut search = Search::new(&spec, &options(source, 20), &episodes, None).unwrap();
-    let mut asked = 0;
-    let progress = search.run(None, 100, || {
-        asked += 1;
-        asked > 3
-    });
-    assert_eq!(progress.unwrap().generation, 3);
-    assert_eq!(search.mean().unwrap().len(), search.population().network().size());
+    let size = Network::of(&spec).unwrap().size();
+    let sources = [elites(), strategy(Method::Snes, 40, 0.5)];
+    for source in sources {
+        let made = || {
+            let episodes = episodes("cart_pole", 2, &CART);
+            let own = archive(size, 1.0, None);
+            (Search::new(&spec, &options(source.clone(), 40), &episodes, Some(&own)).unwrap(), own)
+        };
+        let (mut whole, mut want) = made();
+        whole.run(Some(&mut want), 6, &|| false).unwrap();
+        let (mut search, mut got) = made();
+        // The stop comes after more and more questions: before the first generation, and amid each one.
+        let (mut at, mut is_amid) = (0, false);
+        while at < 6 {
+            let (asked, most) = (AtomicUsize::new(0), if at == 0 { 0 } else { 12 });
+            let stop = || asked.fetch_add(1, Ordering::Relaxed) >= most;
+            let progress = search.run(Some(&mut got), 1, &stop).unwrap();
+            assert_eq!(progress.generation, at);
+            is_amid |= asked.load(Ordering::Relaxed) > 1;
+            at = search.run(Some(&mut got), 1, &|| false).unwrap().generation;
+        }
+        assert!(is_amid);
+        assert_eq!(got, want);
+        assert_eq!(search.mean(), whole.mean());
+    }
+}
+
+#[test]
+fn long_calls_end_when_they_are_stopped() {
+    let spec = policies("pendulum", 4);
+    let options = PopulationOptions { count: 100, storage: Storage::F32, sigma: 0.5, seed: 1 };
+    let population = Population::new(&spec, &options, None).unwrap();
+    // 1.3 billion decisions without the stop.
+    let env = EnvOptions { env: "pendulum".into(), ..EnvOptions::default() };
+    let long = Episodes { env, episodes: 1 << 16, same_starts: true, measures: vec![] };
+    let asked = AtomicUsize::new(0);
+    let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 100;
+    let stopped = population.episodes_until(&long, &stop);
+    assert_eq!(stopped.map(drop).map_err(|e| e.kind()), Err(Kind::Cancelled));
+    let voronoi = ArchiveOptions {
+        space: SpaceOptions::Voronoi {
+            cells: 100_000,
+            ranges: vec![(0.0, 1.0); 6],
+            samples: 1 << 20,
+            seed: 1,
+        },
+        solution_size: 1,
+        learning_rate: 1.0,
+        threshold_min: None,
+        offset: 0.0,
+    };
+    let stopped = Archive::new_until(&voronoi, &stop);
+    assert_eq!(stopped.map(drop).map_err(|e| e.kind()), Err(Kind::Cancelled));
+    let mut own = archive(1, 1.0, None);
+    let (solutions, objectives, measures) = (&[0.0][..], &[0.0][..], &[0.0, 0.0][..]);
+    own.add(Batch { solutions, objectives, measures }).unwrap();
+    let stopped = own.novelty_until(&[0.0; 2], 1, &stop);
+    assert_eq!(stopped.map_err(|e| e.kind()), Err(Kind::Cancelled));
 }
 
 #[test]

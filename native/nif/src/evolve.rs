@@ -6,9 +6,11 @@ mod population;
 mod search;
 mod strategy;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, TryLockError};
 
 use rustler::{Binary, Encoder, Env, NewBinary, Reference, Term};
+use sconce_evolve::Stop;
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 use serde::Deserialize;
@@ -30,10 +32,21 @@ pub(crate) fn run<'a, T: Answer + Send + 'static>(
     if bytes <= POOL_BYTES {
         return perform(env, op, || pool::submit(env, op, reference, work));
     }
+    background(env, op, reference, |_stop| work())
+}
+
+/// Runs work on a native thread of its own in the background, which sends the answer by message. `work` gets a stop that
+/// says true once the caller is dead.
+pub(crate) fn background<'a, T: Answer + Send + 'static>(
+    env: Env<'a>,
+    op: &'static str,
+    reference: Reference<'a>,
+    work: impl FnOnce(Stop<'_>) -> Result<T> + Send + 'static,
+) -> Term<'a> {
     call(env, op, || {
-        Task::start(env, op, reference, move |_events, _cancelled| {
+        Task::start(env, op, reference, move |_events, cancelled| {
             Class::Background.enter();
-            work()
+            work(&|| cancelled.load(Ordering::Relaxed))
         })
     })
 }

@@ -186,18 +186,20 @@ defmodule Sconce.Evolve.PopulationTest do
     assert message(Population.policy(population.spec, [1.0])) =~ "expected rows of 58, got 1"
   end
 
-  test "a call during another one is busy, and a killed caller leaves the population as it is" do
-    population = population(count: 2000)
+  test "the death of a caller ends its episodes, which would take hours" do
+    {:ok, population} = Population.new(Population.spec(:pendulum), count: 2000)
     parent = self()
 
     busy =
       spawn(fn ->
         send(parent, :begun)
-        Population.episodes(population, :cart_pole, episodes: 500, time_limit: 5000)
+        # A read of the test may come first.
+        play = fn -> Population.episodes(population, :pendulum, episodes: 65_536) end
+        play |> Stream.repeatedly() |> Enum.find(&match?({:ok, _played}, &1))
       end)
 
     assert_receive :begun
-    Process.sleep(50)
+    until_busy(population)
     Process.exit(busy, :kill)
 
     result =
@@ -213,5 +215,16 @@ defmodule Sconce.Evolve.PopulationTest do
       end)
 
     assert {:ok, [_solution]} = result
+  end
+
+  defp until_busy(population) do
+    case Population.read(population, [0]) do
+      {:error, %{kind: :busy}} ->
+        :ok
+
+      {:ok, _solution} ->
+        Process.sleep(1)
+        until_busy(population)
+    end
   end
 end

@@ -22,6 +22,7 @@ use sum::Sum;
 pub use unstructured::Unstructured;
 pub use voronoi::Voronoi;
 
+use crate::stop::{Stop, never};
 use crate::{MOST, refused, unbounded};
 
 /// Most numbers of a solution.
@@ -151,7 +152,15 @@ impl Archive {
     /// # Errors
     /// Those of [`Space::new`]; `OutOfRange` for other options; `OutOfMemory` for too many cells.
     pub fn new(options: &ArchiveOptions) -> Result<Self> {
-        Archive::of_space(Space::new(&options.space)?, options)
+        Archive::new_until(options, &never)
+    }
+
+    /// [`new`](Self::new) that ends early if `stop` says so: centroids of many samples take minutes.
+    ///
+    /// # Errors
+    /// Those of `new`, and `Cancelled`.
+    pub fn new_until(options: &ArchiveOptions, stop: Stop<'_>) -> Result<Self> {
+        Archive::of_space(Space::new_until(&options.space, stop)?, options)
     }
 
     fn of_space(space: Space, options: &ArchiveOptions) -> Result<Self> {

@@ -3,6 +3,7 @@
 use sconce_tensor::{Error, Result, memory, pool};
 
 use super::Archive;
+use crate::stop::{Stop, go_on, never};
 use crate::{refused, unbounded};
 
 /// Numbers that a shard of parallel work compares.
@@ -16,6 +17,19 @@ impl Archive {
     /// `NotFound` for an empty archive, `OutOfRange` for a `nearest` of 0, `Mismatch` for another width, `NonFinite` for
     /// measures that are not finite.
     pub fn novelty(&self, measures: &[f64], nearest: usize) -> Result<Vec<f64>> {
+        self.novelty_until(measures, nearest, &never)
+    }
+
+    /// [`novelty`](Self::novelty) that ends early if `stop` says so.
+    ///
+    /// # Errors
+    /// Those of `novelty`, and `Cancelled`.
+    pub fn novelty_until(
+        &self,
+        measures: &[f64],
+        nearest: usize,
+        stop: Stop<'_>,
+    ) -> Result<Vec<f64>> {
         let elites = self.filled()?;
         if nearest == 0 {
             return Err(Error::out_of_range("nearest", 0.0, 1.0, elites as f64));
@@ -32,9 +46,13 @@ impl Archive {
             let rows = measures[first * width..].chunks_exact(width);
             let mut squares = Vec::with_capacity(elites);
             for (found, row) in found.iter_mut().zip(rows) {
+                if stop() {
+                    return;
+                }
                 *found = mean_distance(row, &self.elites.measures, nearest, &mut squares);
             }
         });
+        go_on(stop)?;
         Ok(found)
     }
 }

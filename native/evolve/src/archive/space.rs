@@ -6,6 +6,7 @@ use serde::Deserialize;
 use super::grid::Grid;
 use super::unstructured::Unstructured;
 use super::voronoi::Voronoi;
+use crate::stop::{Stop, never};
 
 /// A division of all measures into cells.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,12 +60,17 @@ impl Space {
     /// # Errors
     /// Those of the constructors that [`SpaceOptions`] names.
     pub fn new(options: &SpaceOptions) -> Result<Self> {
+        Space::new_until(options, &never)
+    }
+
+    /// [`new`](Self::new) that is `Cancelled` if `stop` ends the computation of centroids.
+    pub(super) fn new_until(options: &SpaceOptions, stop: Stop<'_>) -> Result<Self> {
         match options {
             SpaceOptions::Grid { dimensions, ranges } => {
                 Grid::new(dimensions, ranges).map(Space::Grid)
             }
             SpaceOptions::Voronoi { cells, ranges, samples, seed } => {
-                Voronoi::of_ranges(*cells, ranges, *samples, *seed).map(Space::Voronoi)
+                Voronoi::of_ranges(*cells, ranges, *samples, *seed, stop).map(Space::Voronoi)
             }
             SpaceOptions::Centroids(centroids) => {
                 let measures = centroids.first().map_or(0, Vec::len);

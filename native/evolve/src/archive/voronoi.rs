@@ -4,6 +4,7 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result, memory, pool};
 
 use super::ranges::{checked_measures, checked_ranges};
+use crate::stop::{Stop, go_on};
 use crate::{refused, unbounded};
 
 /// Most centroids.
@@ -76,12 +77,13 @@ impl Voronoi {
     /// centroid without samples stays.
     ///
     /// # Errors
-    /// `OutOfRange` for too few or too many cells or samples, and the errors of ranges.
+    /// `OutOfRange` for too few or too many cells or samples, the errors of ranges, and `Cancelled` if `stop` says so.
     pub fn of_ranges(
         cells: usize,
         ranges: &[(f64, f64)],
         samples: usize,
         seed: u64,
+        stop: Stop<'_>,
     ) -> Result<Self> {
         checked_ranges(ranges)?;
         if !(1..=MOST_CENTROIDS).contains(&cells) {
@@ -99,15 +101,16 @@ impl Voronoi {
             low + (high - low) * f64::from(rng.uniform(at as u64))
         };
         let points: Vec<f64> = (0..samples * measures).map(sample).collect();
-        Ok(Voronoi::clustered(measures, cells, &points))
+        Voronoi::clustered(measures, cells, &points, stop)
     }
 
-    fn clustered(measures: usize, cells: usize, points: &[f64]) -> Self {
+    fn clustered(measures: usize, cells: usize, points: &[f64], stop: Stop<'_>) -> Result<Self> {
         let mut found = Voronoi::indexed(measures, points[..cells * measures].to_vec());
         let mut cell_of = vec![u32::MAX; points.len() / measures];
         for _ in 0..ITERATIONS {
             let before = cell_of.clone();
-            found.assign(points, &mut cell_of);
+            found.assign(points, &mut cell_of, stop);
+            go_on(stop)?;
             if before == cell_of {
                 break;
             }
@@ -125,12 +128,15 @@ impl Voronoi {
             }
             found = Voronoi::indexed(measures, centroids);
         }
-        found
+        Ok(found)
     }
 
-    fn assign(&self, points: &[f64], cell_of: &mut [u32]) {
+    fn assign(&self, points: &[f64], cell_of: &mut [u32], stop: Stop<'_>) {
         let measures = self.measures;
         pool::for_each_rows(cell_of, 1, SHARD, |first, cells| {
+            if stop() {
+                return;
+            }
             let points = points[first * measures..].chunks_exact(measures);
             cells.iter_mut().zip(points).for_each(|(cell, point)| *cell = self.cell(point) as u32);
         });

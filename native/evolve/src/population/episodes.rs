@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::kernel::Lanes;
 use super::stored::SHARD;
 use super::{Network, Population, gather};
+use crate::stop::{Stop, go_on, never};
 
 /// Most episodes of an individual in one call.
 const MOST_EPISODES: u32 = 1 << 16;
@@ -109,8 +110,18 @@ impl Population {
     /// # Errors
     /// Those of [`Episodes::check`]; on a card `Unavailable` for an environment whose rules run on CPUs only.
     pub fn episodes(&self, options: &Episodes) -> Result<Evaluated> {
+        self.episodes_until(options, &never)
+    }
+
+    /// [`episodes`](Self::episodes) that end early if `stop` says so. It is asked at each step of a few individuals, and
+    /// on a card before the launch.
+    ///
+    /// # Errors
+    /// Those of `episodes`, and `Cancelled`.
+    pub fn episodes_until(&self, options: &Episodes, stop: Stop<'_>) -> Result<Evaluated> {
         let spec = options.check(&self.network)?;
         if let Some(resident) = self.resident()? {
+            go_on(stop)?;
             return resident.episodes(&self.network, options, &spec.name);
         }
         let width = options.measures.len();
@@ -131,7 +142,7 @@ impl Population {
             let Part { returns, measures, outcome } = part;
             let first = at * SHARD;
             *outcome = Game::new(self, options, &spec, first, returns.len())
-                .and_then(|mut game| game.play(returns, measures));
+                .and_then(|mut game| game.play(returns, measures, stop));
         });
         for outcome in outcomes {
             all.decisions += outcome?;
@@ -193,7 +204,7 @@ impl<'a> Game<'a> {
     }
 
     /// Plays to the end, and returns the number of decisions.
-    fn play(&mut self, returns: &mut [f64], measures: &mut [f64]) -> Result<u64> {
+    fn play(&mut self, returns: &mut [f64], measures: &mut [f64], stop: Stop<'_>) -> Result<u64> {
         let count = self.left.len();
         let (mut rewards, mut terminated, mut truncated) =
             (vec![0.0; count], vec![0; count], vec![0; count]);
@@ -201,6 +212,7 @@ impl<'a> Game<'a> {
         self.envs.observe(&mut self.observations);
         let mut running = count;
         while running > 0 {
+            go_on(stop)?;
             self.decide();
             self.note(measures);
             self.envs.step(

@@ -20,6 +20,7 @@ pub use select::Selection;
 
 use crate::archive::{Added, Archive};
 use crate::population::{Episodes, Evaluated, Population, PopulationOptions, Storage};
+use crate::stop::{Stop, go_on};
 use crate::strategy::StrategyOptions;
 use crate::variation::Variation;
 
@@ -158,7 +159,7 @@ impl Search {
         Ok(self)
     }
 
-    /// The individuals of the last generation.
+    /// The individuals of the last generation, or of one that was stopped.
     pub fn population(&self) -> &Population {
         &self.population
     }
@@ -192,7 +193,8 @@ impl Search {
         Ok(())
     }
 
-    /// Runs generations until `stop` says so, which is asked before each one.
+    /// Runs generations until `stop` says so, which is asked often. A generation that is stopped does not count: the next
+    /// call begins it anew, with the same result.
     ///
     /// # Errors
     /// Those of [`new`](Self::new) for another archive; `NonFinite` and `OutOfRange` for a return or a measure that is not
@@ -201,15 +203,15 @@ impl Search {
         &mut self,
         mut archive: Option<&mut Archive>,
         generations: u64,
-        mut stop: impl FnMut() -> bool,
+        stop: Stop<'_>,
     ) -> Result<Progress> {
         self.check_archive(archive.as_deref())?;
         let mut progress = Progress::default();
         for _ in 0..generations {
-            if stop() {
-                break;
+            match self.step(archive.as_deref_mut(), &mut progress, stop) {
+                Err(Error::Cancelled) => break,
+                other => other?,
             }
-            self.step(archive.as_deref_mut(), &mut progress)?;
         }
         progress.generation = self.generation;
         progress.evaluations = self.evaluations;
@@ -217,11 +219,18 @@ impl Search {
         Ok(progress)
     }
 
-    fn step(&mut self, mut archive: Option<&mut Archive>, progress: &mut Progress) -> Result<()> {
+    /// A generation; `Cancelled` if `stop` ended it, before anything but the individuals has changed.
+    fn step(
+        &mut self,
+        mut archive: Option<&mut Archive>,
+        progress: &mut Progress,
+        stop: Stop<'_>,
+    ) -> Result<()> {
+        go_on(stop)?;
         let mut clock = Clock::new();
-        self.emit(archive.as_deref())?;
+        self.emit(archive.as_deref(), stop)?;
         progress.stages.variation_s += clock.lap();
-        let evaluated = self.evaluate()?;
+        let evaluated = self.evaluate(stop)?;
         progress.stages.evaluation_s += clock.lap();
         let added = match &mut archive {
             Some(archive) => Some(self.add(archive, &evaluated)?),
@@ -243,7 +252,7 @@ impl Search {
     }
 
     /// Writes the individuals of this generation.
-    fn emit(&mut self, archive: Option<&Archive>) -> Result<()> {
+    fn emit(&mut self, archive: Option<&Archive>, stop: Stop<'_>) -> Result<()> {
         let SearchOptions { seed, .. } = self.options;
         let stream = (seed, self.generation);
         if !self.emitters.is_empty() {
@@ -260,20 +269,20 @@ impl Search {
         match archive.filter(|archive| archive.stats().elites > 0) {
             None => self.population.renew(self.options.sigma, stream),
             Some(archive) => {
-                let pairs = selection.pairs(archive, self.population.count(), stream)?;
+                let pairs = selection.pairs(archive, self.population.count(), stream, stop)?;
                 self.population.vary_from(archive, variation, pairs.as_deref(), stream)
             }
         }
     }
 
-    fn evaluate(&self) -> Result<Evaluated> {
+    fn evaluate(&self, stop: Stop<'_>) -> Result<Evaluated> {
         if !self.options.new_starts {
-            return self.population.episodes(&self.episodes);
+            return self.population.episodes_until(&self.episodes, stop);
         }
         let mut episodes = self.episodes.clone();
         let rng = Rng::new(episodes.env.seed, "evolve.starts", self.generation);
         episodes.env.seed = u64::from(rng.u32(0)) << 32 | u64::from(rng.u32(1));
-        self.population.episodes(&episodes)
+        self.population.episodes_until(&episodes, stop)
     }
 
     /// Offers the individuals of this generation to the archive. Only numbers of those that can win are copied.

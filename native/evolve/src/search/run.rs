@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Progress, Search, Stages};
 use crate::archive::{Archive, Stats};
+use crate::stop::Stop;
 
 /// Time between two events.
 const TELL: Duration = Duration::from_millis(200);
@@ -78,7 +79,7 @@ impl Search {
         folder: &Path,
         options: &RunOptions,
         tell: impl Fn(Event),
-        stop: impl Fn() -> bool,
+        stop: Stop<'_>,
     ) -> Result<Report> {
         let &RunOptions { generations, save_seconds } = options;
         if !(0.0..=1e9).contains(&save_seconds) {
@@ -91,14 +92,17 @@ impl Search {
         let mut progress = Progress::default();
         let mut stopped = "done";
         while self.generation < generations {
-            if stop() {
-                stopped = "stopped";
-                break;
-            }
-            if let Err(error) = self.step(archive.as_deref_mut(), &mut progress) {
-                // The first error says more than one of the disk.
-                let _ = self.write(folder, archive.as_deref());
-                return Err(error);
+            match self.step(archive.as_deref_mut(), &mut progress, stop) {
+                Ok(()) => {}
+                Err(Error::Cancelled) => {
+                    stopped = "stopped";
+                    break;
+                }
+                Err(error) => {
+                    // The first error says more than one of the disk.
+                    let _ = self.write(folder, archive.as_deref());
+                    return Err(error);
+                }
             }
             let is_last = self.generation == generations;
             if is_last || told.elapsed() >= TELL {

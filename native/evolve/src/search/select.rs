@@ -5,6 +5,7 @@ use sconce_tensor::{Error, Result, memory};
 use serde::Deserialize;
 
 use crate::archive::Archive;
+use crate::stop::Stop;
 
 /// Most elites of a tournament.
 const MOST: usize = 1024;
@@ -46,12 +47,13 @@ impl Selection {
     /// Pairs of elites `[count, 2]`; `None` for a uniform choice.
     ///
     /// # Errors
-    /// `OutOfRange` for options, `NotFound` for an empty archive.
+    /// `OutOfRange` for options, `NotFound` for an empty archive, `Cancelled`.
     pub(super) fn pairs(
         &self,
         archive: &Archive,
         count: usize,
         (seed, generation): (u64, u64),
+        stop: Stop<'_>,
     ) -> Result<Option<Vec<u32>>> {
         self.check()?;
         let Selection::Tournament { size, novelty, nearest } = *self else { return Ok(None) };
@@ -62,7 +64,9 @@ impl Selection {
             let own = match nearest {
                 None => archive.elites().objectives.clone(),
                 // An elite is its own nearest neighbour.
-                Some(nearest) => archive.novelty(&archive.elites().measures, nearest + 1)?,
+                Some(nearest) => {
+                    archive.novelty_until(&archive.elites().measures, nearest + 1, stop)?
+                }
             };
             scores.iter_mut().zip(ranks(&own)).for_each(|(sum, rank)| *sum += share * rank);
         }

@@ -4,10 +4,9 @@ use std::path::Path;
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_evolve::{Archive, ArchiveOptions, Batch, Variation};
-use sconce_tensor::pool::Class;
 use sconce_tensor::{Result, memory};
 
-use super::{Column, Locked, binaries, length, part, run, wide};
+use super::{Column, Locked, background, binaries, length, part, run, wide};
 use crate::border::{
     Answer, Data, Given, Handle, Handled, Task, call, decode, error, from_binary, inline,
 };
@@ -70,15 +69,12 @@ fn picked(archive: &Archive, at: &[usize]) -> Result<Vec<Column>> {
     ])
 }
 
-/// Creates an archive on a thread of its own: centroids may take seconds. Sends `{:ok, {handle, sizes}}` by message.
+/// Creates an archive on a thread of its own: centroids may take minutes. Sends `{:ok, {handle, sizes}}` by message.
 #[rustler::nif]
 fn archive_new<'a>(env: Env<'a>, reference: Reference<'a>, options: Term<'a>) -> Term<'a> {
-    call(env, "archive", || {
-        let options: ArchiveOptions = decode(options)?;
-        Task::start(env, "archive", reference, move |_events, _cancelled| {
-            Class::Background.enter();
-            Archive::new(&options).map(ArchiveHandle::described)
-        })
+    let options = decode::<ArchiveOptions>(options);
+    background(env, "archive", reference, move |stop| {
+        Archive::new_until(&options?, stop).map(ArchiveHandle::described)
     })
 }
 
@@ -239,10 +235,14 @@ fn archive_novelty<'a>(
     nearest: usize,
 ) -> Term<'a> {
     let given = Given::new(env, given);
-    on(env, "novelty", archive, reference, ANY, move |archive| {
-        let measures = given.bytes(|bytes| wide("measures", bytes))?;
-        Ok(vec![Column::F64(archive.novelty(&measures, nearest)?)])
-    })
+    match archive.get() {
+        Ok(archive) => background(env, "novelty", reference, move |stop| {
+            let measures = given.bytes(|bytes| wide("measures", bytes))?;
+            let novelty = |archive: &mut Archive| archive.novelty_until(&measures, nearest, stop);
+            Ok(vec![Column::F64(archive.with(novelty)?)])
+        }),
+        Err(failure) => error(env, "novelty", &failure),
+    }
 }
 
 /// Children of random pairs of elites, which take `bytes` bytes. Sends `{:ok, [children]}` by message.

@@ -6,10 +6,8 @@ use sconce_nn::Spec;
 use sconce_tensor::{Result, device};
 
 use super::archive::ArchiveHandle;
-use super::{Column, Locked, device_of, run};
-use crate::border::{
-    Answer, Given, Handle, Handled, Task, call, decode, error, from_binary, perform, pool,
-};
+use super::{Column, Locked, background, device_of, run};
+use crate::border::{Answer, Given, Handle, Handled, decode, error, from_binary, perform, pool};
 use crate::policy::PolicyHandle;
 
 struct PopulationHandle {
@@ -185,7 +183,7 @@ fn population_vary_from<'a>(
     }
 }
 
-/// Plays episodes, in the background. Sends `{:ok, [returns, measures, decisions]}` by message.
+/// Plays episodes, in the background, until the caller dies. Sends `{:ok, [returns, measures, decisions]}` by message.
 #[rustler::nif]
 fn population_episodes<'a>(
     env: Env<'a>,
@@ -193,15 +191,16 @@ fn population_episodes<'a>(
     reference: Reference<'a>,
     options: Term<'a>,
 ) -> Term<'a> {
-    call(env, "episodes", || {
-        let (population, options) = (population.get()?, decode::<Episodes>(options)?);
-        Task::start(env, "episodes", reference, move |_events, _cancelled| {
-            sconce_tensor::pool::Class::Background.enter();
-            let got = population.with(|population| population.episodes(&options))?;
+    let options = decode::<Episodes>(options);
+    match population.get() {
+        Ok(population) => background(env, "episodes", reference, move |stop| {
+            let options = options?;
+            let got = population.with(|population| population.episodes_until(&options, stop))?;
             let decisions = Column::F64(vec![got.decisions as f64]);
             Ok(vec![Column::F64(got.returns), Column::F64(got.measures), decisions])
-        })
-    })
+        }),
+        Err(failure) => error(env, "episodes", &failure),
+    }
 }
 
 /// The policy of a solution of f32. Sends `{:ok, policy}` by message.

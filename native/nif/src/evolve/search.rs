@@ -10,8 +10,8 @@ use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result, device};
 
 use super::archive::ArchiveHandle;
-use super::{Column, Locked, device_of};
-use crate::border::{Data, Handle, Handled, Task, call, decode};
+use super::{Column, Locked, background, device_of};
+use crate::border::{Data, Handle, Handled, Task, call, decode, error};
 
 struct SearchHandle {
     search: Locked<Search>,
@@ -76,14 +76,12 @@ fn search_run<'a>(
     reference: Reference<'a>,
     generations: u64,
 ) -> Term<'a> {
-    call(env, "run", || {
-        let search = search.get()?;
-        Task::start(env, "run", reference, move |_events, cancelled| {
-            Class::Background.enter();
-            let stop = || cancelled.load(Ordering::Relaxed);
+    match search.get() {
+        Ok(search) => background(env, "run", reference, move |stop| {
             search.with(|search, archive| search.run(archive, generations, stop)).map(Data)
-        })
-    })
+        }),
+        Err(failure) => error(env, "run", &failure),
+    }
 }
 
 /// Runs to the last generation, with events and saves into a folder, in the background. Sends `{:ok, report}` by message.
@@ -103,7 +101,7 @@ fn search_start<'a>(
             // A failed event is dropped: it must not end the run.
             let tell = |event: Event| drop(events.progress(Data(event)));
             let run = |search: &mut Search, archive: Option<&mut Archive>| {
-                search.execute(archive, Path::new(&folder), &options, tell, stop)
+                search.execute(archive, Path::new(&folder), &options, tell, &stop)
             };
             search.with(run).map(Data)
         })
