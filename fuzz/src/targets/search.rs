@@ -65,7 +65,7 @@ fn saved() -> &'static Saved {
         let (mut search, mut archive) = made();
         let indices = (0..STATES).map(|_| {
             search.save(&dir, Some(&archive)).expect("a state");
-            search.run(Some(&mut archive), 1, || false).expect("a generation");
+            search.run(Some(&mut archive), 1, &|| false).expect("a generation");
             read(INDEX)
         });
         let indices = indices.collect();
@@ -100,15 +100,15 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
     let (mut search, _) = made();
     search.resume(dir)?;
     let mut archive = Search::archive(dir)?.ok_or_else(|| Error::not_found("an archive"))?;
-    let before = search.run(Some(&mut archive), 0, || false)?;
-    let after = search.run(Some(&mut archive), 1, || false)?;
+    let before = search.run(Some(&mut archive), 0, &|| false)?;
+    let after = search.run(Some(&mut archive), 1, &|| false)?;
     let gained = [after.generation - before.generation, after.evaluations - before.evaluations];
     assert!(gained == [1, 8], "a generation that counts as {gained:?}");
     search.save(dir, Some(&archive))?;
     let (mut again, _) = made();
     again.resume(dir)?;
-    assert!(again.run(None, 0, || false).is_err(), "a search without its archive");
-    let same = again.run(Some(&mut archive), 0, || false)?;
+    assert!(again.run(None, 0, &|| false).is_err(), "a search without its archive");
+    let same = again.run(Some(&mut archive), 0, &|| false)?;
     assert!((same.generation, same.best) == (after.generation, after.best), "another state");
     Ok(())
 }

@@ -3,11 +3,13 @@
 //! The metadata has one entry, `sconce.evolve`: JSON of the manifest's text and the SHA-256 of that text, of the names of
 //! the tensors in ascending order, and of their bytes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
 
-use safetensors::{Dtype, SafeTensors, View};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use sconce_tensor::{Error, Result, digest, fs, header, memory};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,68 +25,128 @@ struct Signed {
     sha256: String,
 }
 
+/// Bytes of a file that are in memory at a time while it is written, a multiple of the bytes of a number.
+const CHUNK: usize = 1 << 16;
+
 /// A tensor of a file.
-#[derive(Clone)]
-pub(crate) struct Numbers {
-    dtype: Dtype,
+pub(crate) struct Numbers<'a> {
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    values: Values<'a>,
 }
 
-impl Numbers {
-    pub(crate) fn f32(shape: &[usize], values: &[f32]) -> Self {
-        Numbers::new(Dtype::F32, shape, values.iter().flat_map(|v| v.to_le_bytes()))
-    }
-
-    pub(crate) fn f64(shape: &[usize], values: &[f64]) -> Self {
-        Numbers::new(Dtype::F64, shape, values.iter().flat_map(|v| v.to_le_bytes()))
-    }
-
-    pub(crate) fn u32(shape: &[usize], values: &[u32]) -> Self {
-        Numbers::new(Dtype::U32, shape, values.iter().flat_map(|v| v.to_le_bytes()))
-    }
-
-    fn new(dtype: Dtype, shape: &[usize], bytes: impl Iterator<Item = u8>) -> Self {
-        Numbers { dtype, shape: shape.to_vec(), bytes: bytes.collect() }
-    }
+enum Values<'a> {
+    F32(Cow<'a, [f32]>),
+    F64(Cow<'a, [f64]>),
+    U32(Cow<'a, [u32]>),
 }
 
-impl View for &Numbers {
+impl<'a> Numbers<'a> {
+    pub(crate) fn f32(shape: &[usize], values: impl Into<Cow<'a, [f32]>>) -> Self {
+        Numbers { shape: shape.to_vec(), values: Values::F32(values.into()) }
+    }
+
+    pub(crate) fn f64(shape: &[usize], values: impl Into<Cow<'a, [f64]>>) -> Self {
+        Numbers { shape: shape.to_vec(), values: Values::F64(values.into()) }
+    }
+
+    pub(crate) fn u32(shape: &[usize], values: impl Into<Cow<'a, [u32]>>) -> Self {
+        Numbers { shape: shape.to_vec(), values: Values::U32(values.into()) }
+    }
+
     fn dtype(&self) -> Dtype {
-        self.dtype
+        match &self.values {
+            Values::F32(_) => Dtype::F32,
+            Values::F64(_) => Dtype::F64,
+            Values::U32(_) => Dtype::U32,
+        }
     }
 
-    fn shape(&self) -> &[usize] {
-        &self.shape
+    fn bytes(&self) -> usize {
+        match &self.values {
+            Values::F32(values) => size_of_val(&**values),
+            Values::F64(values) => size_of_val(&**values),
+            Values::U32(values) => size_of_val(&**values),
+        }
     }
 
-    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-        self.bytes.as_slice().into()
+    /// The bytes, little-endian, in parts of [`CHUNK`].
+    fn chunks(&self) -> Box<dyn Iterator<Item = Vec<u8>> + '_> {
+        match &self.values {
+            Values::F32(values) => chunks(values, |v| v.to_le_bytes()),
+            Values::F64(values) => chunks(values, |v| v.to_le_bytes()),
+            Values::U32(values) => chunks(values, |v| v.to_le_bytes()),
+        }
     }
+}
 
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
+fn chunks<T: Copy, const N: usize>(
+    values: &[T],
+    of: fn(T) -> [u8; N],
+) -> Box<dyn Iterator<Item = Vec<u8>> + '_> {
+    Box::new(values.chunks(CHUNK / N).map(move |values| {
+        let mut bytes = vec![0; size_of_val(values)];
+        let (places, _) = bytes.as_chunks_mut();
+        places.iter_mut().zip(values).for_each(|(place, v)| *place = of(*v));
+        bytes
+    }))
 }
 
 /// The tensors of a file by name.
-pub(crate) type Tensors = BTreeMap<&'static str, Numbers>;
+pub(crate) type Tensors<'a> = BTreeMap<&'static str, Numbers<'a>>;
 
-/// Writes a file: the whole new one, or the old one stays.
-pub(crate) fn save(path: &Path, manifest: &impl Serialize, tensors: &Tensors) -> Result<()> {
+/// Writes a file: the whole new one, or the old one stays. The tensors are read twice, for the digest and for the file,
+/// and never copied as a whole.
+pub(crate) fn save(path: &Path, manifest: &impl Serialize, tensors: &Tensors<'_>) -> Result<()> {
     let written = |e: &dyn std::fmt::Display| Error::corrupt(path.display().to_string(), e);
     let manifest = serde_json::to_string(manifest).map_err(|e| written(&e))?;
-    let own = tensors.iter().map(|(name, own)| (*name, own.bytes.as_slice()));
-    let sha256 = signature(&manifest, own);
+    let parts = tensors
+        .iter()
+        .flat_map(|(name, own)| std::iter::once(name.as_bytes().to_vec()).chain(own.chunks()));
+    let sha256 = digest::sha256(std::iter::once(manifest.as_bytes().to_vec()).chain(parts));
     let text = serde_json::to_string(&Signed { manifest, sha256 }).map_err(|e| written(&e))?;
-    memory::room("the bytes of a file", tensors.values().map(|own| own.bytes.len() as u64).sum())?;
-    let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-    let bytes = safetensors::serialize(tensors.iter().map(|(name, own)| (*name, own)), metadata)
-        .map_err(|e| written(&e))?;
+    let all = in_file_order(tensors);
+    let header = header_of(&all, text).map_err(|e| written(&e))?;
+    let length = (header::PREFIX
+        + header.len()
+        + all.iter().map(|(_, own)| own.bytes()).sum::<usize>()) as u64;
     // A file that readers would refuse must not replace a readable one.
-    header::of_bytes(&bytes).map_err(|e| written(&e))?;
+    let prefix = (header.len() as u64).to_le_bytes();
+    header::length(&prefix, length)
+        .and_then(|_| header::parse(&header, length))
+        .map_err(|e| written(&e))?;
     fs::clear_partials_of(path);
-    fs::write_atomic(path, |file| file.write_all(&bytes))
+    fs::write_atomic(path, |file| {
+        file.write_all(&prefix)?;
+        file.write_all(&header)?;
+        all.iter().flat_map(|(_, own)| own.chunks()).try_for_each(|bytes| file.write_all(&bytes))
+    })
+}
+
+/// The tensors in the order of safetensors: by the alignment of their type, descending, then by name.
+fn in_file_order<'a>(tensors: &'a Tensors<'a>) -> Vec<(&'static str, &'a Numbers<'a>)> {
+    let mut all: Vec<_> = tensors.iter().map(|(name, own)| (*name, own)).collect();
+    all.sort_by(|(_, a), (_, b)| b.dtype().cmp(&a.dtype()));
+    all
+}
+
+/// The JSON of a header, padded to a multiple of 8 bytes.
+fn header_of(
+    all: &[(&'static str, &Numbers<'_>)],
+    text: String,
+) -> std::result::Result<Vec<u8>, SafeTensorError> {
+    let mut begin = 0;
+    let infos = all.iter().map(|(name, own)| {
+        let data_offsets = (begin, begin + own.bytes());
+        begin = data_offsets.1;
+        (
+            name.to_string(),
+            TensorInfo { dtype: own.dtype(), shape: own.shape.clone(), data_offsets },
+        )
+    });
+    let metadata = Metadata::new(Some(HashMap::from([(KEY.to_string(), text)])), infos.collect())?;
+    let mut json = serde_json::to_vec(&metadata)?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    Ok(json)
 }
 
 fn signature<'a>(manifest: &str, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
@@ -189,5 +251,44 @@ impl Opened {
         }
         let (numbers, _) = tensor.data().as_chunks();
         Ok(numbers.iter().map(|number| of(*number)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+
+    #[test]
+    fn a_file_written_in_parts_has_the_bytes_of_one_written_whole() {
+        let count = CHUNK / 4 + 3;
+        let narrow: Vec<f32> = (0..count).map(|at| at as f32 / 3.0).collect();
+        let wide: Vec<f64> = (0..count).map(|at| at as f64 / 7.0).collect();
+        let words: Vec<u32> = (0..count as u32).collect();
+        let tensors = Tensors::from([
+            ("b", Numbers::f32(&[count], &narrow)),
+            ("c", Numbers::f64(&[count, 1], &wide)),
+            ("a", Numbers::u32(&[1, count], &words)),
+            ("d", Numbers::u32(&[0, 2], vec![])),
+        ]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("numbers.safetensors");
+        save(&path, &serde_json::json!({"kind": "test", "version": 3}), &tensors).unwrap();
+        let got = fs::read(&path, 1 << 30).unwrap();
+        let (manifest, opened): (Value, Opened) = load(&path, "test", 3).unwrap();
+        assert_eq!(manifest["kind"], "test");
+        assert_eq!(opened.f64("c", &[count, 1]).unwrap(), wide);
+        assert_eq!(opened.f32("b", &[count]).unwrap(), narrow);
+        assert_eq!(opened.u32("a", &[1, count]).unwrap(), words);
+
+        let (_, header) = header::of_bytes(&got).unwrap();
+        let bytes: HashMap<&str, Vec<u8>> =
+            tensors.iter().map(|(name, own)| (*name, own.chunks().flatten().collect())).collect();
+        let views = tensors.iter().map(|(name, own)| {
+            (*name, TensorView::new(own.dtype(), own.shape.clone(), &bytes[name]).unwrap())
+        });
+        let want = safetensors::serialize(views, header.metadata().clone()).unwrap();
+        assert!(got == want);
     }
 }

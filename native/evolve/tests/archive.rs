@@ -3,14 +3,19 @@
 
 mod support;
 
+use std::alloc::System;
 use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
 use sconce_evolve::{Added, Archive, ArchiveOptions, Batch, SpaceOptions, Status};
+use sconce_tensor::memory::{Counted, Meter};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Kind, pool};
 use support::grid;
+
+#[global_allocator]
+static ALLOCATOR: Counted<System> = Counted(System);
 
 const RANGES: [(f64, f64); 2] = [(-1.0, 1.0), (0.0, 2.0)];
 
@@ -456,6 +461,26 @@ fn a_loaded_archive_equals_the_saved_one_and_goes_on_equally() {
             assert_eq!(loaded, archive);
         }
     }
+}
+
+#[test]
+fn a_save_takes_little_memory_beside_that_of_the_archive() {
+    let (count, size) = (900, 4096);
+    let mut archive = Archive::new(&grid(&[30, 30], &[(0.0, 30.0); 2], size)).unwrap();
+    let solutions: Vec<f32> = (0..count * size).map(|at| at as f32).collect();
+    let measures: Vec<f64> =
+        (0..count).flat_map(|at| [(at / 30) as f64 + 0.5, (at % 30) as f64 + 0.5]).collect();
+    archive
+        .add(Batch { solutions: &solutions, objectives: &vec![1.0; count], measures: &measures })
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive.safetensors");
+    let meter = Meter::start().unwrap();
+    archive.save(&path).unwrap();
+    let taken = meter.peak();
+    assert!(fs::metadata(&path).unwrap().len() > (4 * count * size) as u64);
+    assert!(taken < 1 << 18, "{taken} bytes");
+    assert_eq!(Archive::load(&path).unwrap(), archive);
 }
 
 #[test]

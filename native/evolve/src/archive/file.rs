@@ -58,11 +58,11 @@ impl Archive {
             ("objectives", Numbers::f64(&[count], objectives)),
             ("measures", Numbers::f64(&[count, width], measures)),
             ("cells", Numbers::u32(&[count], cells)),
-            ("sum", Numbers::f64(&[2], &[self.sum.high, self.sum.low])),
+            ("sum", Numbers::f64(&[2], vec![self.sum.high, self.sum.low])),
         ]);
         if self.learning_rate < 1.0 {
             let own = cells.iter().map(|cell| self.bars[*cell as usize]).collect::<Vec<_>>();
-            tensors.insert("thresholds", Numbers::f64(&[count], &own));
+            tensors.insert("thresholds", Numbers::f64(&[count], own));
         }
         let (mut grid, mut balls) = (None, None);
         match &self.space {

@@ -1,5 +1,6 @@
 //! Populations as files.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use sconce_tensor::{Result, memory};
@@ -80,7 +81,7 @@ impl Neat {
         let mut tensors = Tensors::new();
         put(&mut tensors, POPULATION, &self.genomes);
         put(&mut tensors, REPRESENTATIVES, &self.groups.representatives);
-        tensors.insert("species", Numbers::u32(&[self.groups.of.len()], &self.groups.of));
+        tensors.insert("species", words(&self.groups.of));
         let manifest = Manifest {
             kind: KIND.into(),
             version: VERSION,
@@ -130,9 +131,13 @@ impl Neat {
     }
 }
 
-fn put(tensors: &mut Tensors, names: Names, genomes: &Genomes) {
-    let words = |values: &[u32]| Numbers::u32(&[values.len()], values);
-    let narrow = |values: &[usize]| words(&values.iter().map(|v| *v as u32).collect::<Vec<_>>());
+fn words<'a>(values: impl Into<Cow<'a, [u32]>>) -> Numbers<'a> {
+    let values = values.into();
+    Numbers::u32(&[values.len()], values)
+}
+
+fn put<'a>(tensors: &mut Tensors<'a>, names: Names, genomes: &'a Genomes) {
+    let narrow = |values: &[usize]| words(values.iter().map(|v| *v as u32).collect::<Vec<_>>());
     let enabled: Vec<u32> = genomes.enabled.iter().map(|own| u32::from(*own)).collect();
     tensors.extend([
         (names.genes, narrow(&genomes.genes)),
@@ -141,7 +146,7 @@ fn put(tensors: &mut Tensors, names: Names, genomes: &Genomes) {
         (names.source, words(&genomes.source)),
         (names.target, words(&genomes.target)),
         (names.weight, Numbers::f32(&[genomes.weight.len()], &genomes.weight)),
-        (names.enabled, words(&enabled)),
+        (names.enabled, words(enabled)),
         (names.hidden, words(&genomes.hidden)),
     ]);
 }

@@ -39,8 +39,10 @@ impl Strategy {
     /// `Io` and `NotFound` if the system refuses.
     pub fn save(&self, path: &Path) -> Result<()> {
         let size = self.size();
-        let row = |values: &[f64]| Numbers::f64(&[size], values);
-        let matrix = |values: &[f64]| Numbers::f64(&[size, size], values);
+        fn row(values: &[f64]) -> Numbers<'_> {
+            Numbers::f64(&[values.len()], values)
+        }
+        let matrix = |values| Numbers::f64(&[size, size], values);
         let mut tensors = Tensors::from([("mean", row(self.mean()))]);
         if let Some((candidate, _)) = &self.best {
             tensors.insert("best", row(candidate));
@@ -61,9 +63,9 @@ impl Strategy {
             Model::Full(own) => {
                 decomposed = own.decomposed;
                 tensors.extend([
-                    ("covariance", matrix(&own.covariance)),
-                    ("root", matrix(&own.root)),
-                    ("inverse", matrix(&own.inverse)),
+                    ("covariance", matrix(own.covariance.as_slice())),
+                    ("root", matrix(own.root.as_slice())),
+                    ("inverse", matrix(own.inverse.as_slice())),
                 ]);
             }
         }
