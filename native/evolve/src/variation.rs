@@ -3,14 +3,15 @@
 use std::ops::{Add, Mul, Sub};
 
 use sconce_tensor::rng::{Rng, unit};
+use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, dispatch, memory, pool};
 use serde::Deserialize;
 
 use crate::archive::Archive;
-use crate::noise::normals;
+use crate::noise::Normals;
 
-/// Children that a shard of parallel work makes.
-const SHARD: usize = 16;
+/// Numbers of noise that are drawn at a time.
+const CHUNK: usize = 256;
 
 /// The crossover, the size of the noise, and bounds of the numbers of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -103,7 +104,8 @@ impl Variation {
 }
 
 impl Children {
-    /// Writes the children from `first` on to rows. `parent(at)` is the solution of a parent.
+    /// Writes the children from `first` on to rows, at most [`LANES`] of them: all have one stream of noise, which begins
+    /// with their steps along the line. `first` is a multiple of `LANES`. `parent(at)` is the solution of a parent.
     pub(crate) fn fill<'s>(
         &self,
         first: usize,
@@ -112,10 +114,10 @@ impl Children {
         rows: &mut [f32],
     ) {
         let size = self.size;
-        let mut numbers = memory::zeros(rows.len() / size * (size + 1));
-        normals(&self.noise, (first * (size + 1)) as u64, &mut numbers);
-        let rows = rows.chunks_exact_mut(size).zip(numbers.chunks_exact(size + 1));
-        for (i, (child, numbers)) in rows.enumerate() {
+        let mut noise = Normals::new(&self.noise, (first / LANES) as u64);
+        let mut lines = [0.0; LANES];
+        noise.fill(&mut lines);
+        for (i, (child, line)) in rows.chunks_exact_mut(size).zip(lines).enumerate() {
             let at = first + i;
             let pair = match pairs {
                 Pairs::Of(count) => {
@@ -126,21 +128,26 @@ impl Children {
                 }
                 Pairs::Given(pairs) => [pairs[2 * at] as usize, pairs[2 * at + 1] as usize],
             };
-            self.cross(at, [parent(pair[0]), parent(pair[1])], numbers, child);
+            self.cross(at, [parent(pair[0]), parent(pair[1])], (&mut noise, line), child);
         }
     }
 
     /// Writes the child of two parents.
-    fn cross(&self, at: usize, [first, second]: [&[f32]; 2], numbers: &[f32], child: &mut [f32]) {
-        let (size, sigma) = (self.size, self.variation.iso_sigma);
-        let (noise, line) = (&numbers[..size], numbers[size]);
-        let bounds = self.variation.bounds.unwrap_or((f32::MIN, f32::MAX));
-        if let Crossover::Line(share) = self.variation.crossover {
-            return step(child, first, second, noise, &Steps { sigma, line: share * line, bounds });
-        }
+    fn cross(
+        &self,
+        at: usize,
+        [first, second]: [&[f32]; 2],
+        (noise, line): (&mut Normals, f32),
+        child: &mut [f32],
+    ) {
+        let mut steps = Steps {
+            sigma: self.variation.iso_sigma,
+            line: 0.0,
+            bounds: self.variation.bounds.unwrap_or((f32::MIN, f32::MAX)),
+        };
         child.copy_from_slice(first);
         match self.variation.crossover {
-            Crossover::Line(_) => {}
+            Crossover::Line(share) => steps.line = share * line,
             Crossover::Sbx(index) => self.sbx(at, index, child, second),
             Crossover::Uniform(rate) => {
                 self.each(at, child, second, |u, a, b| if u < rate { b } else { a });
@@ -149,8 +156,11 @@ impl Children {
                 superpose(self.crossover.uniform(at as u64), child, second);
             }
         }
-        for (child, noise) in child.iter_mut().zip(noise) {
-            *child = (*child + sigma * noise).clamp(bounds.0, bounds.1);
+        let mut numbers = [0.0; CHUNK];
+        for (child, second) in child.chunks_mut(CHUNK).zip(second.chunks(CHUNK)) {
+            let numbers = &mut numbers[..child.len()];
+            noise.fill(numbers);
+            step(child, second, numbers, &steps);
         }
     }
 
@@ -191,12 +201,18 @@ struct Steps {
 }
 
 dispatch! {
-    /// Writes the first parent with noise, moved along the line to the second one.
-    fn step(child: &mut [f32], first: &[f32], second: &[f32], noise: &[f32], steps: &Steps) {
+    /// Adds noise to a child, and a move along the line to the second parent if there is one.
+    fn step(child: &mut [f32], second: &[f32], noise: &[f32], steps: &Steps) {
         let Steps { sigma, line, bounds: (low, high) } = *steps;
-        for (((child, first), second), noise) in child.iter_mut().zip(first).zip(second).zip(noise) {
+        if line == 0.0 {
+            for (child, noise) in child.iter_mut().zip(noise) {
+                *child = (*child + sigma * noise).clamp(low, high);
+            }
+            return;
+        }
+        for ((child, second), noise) in child.iter_mut().zip(second).zip(noise) {
             // Rounded after each operation on all CPUs.
-            let moved = first + sigma * noise + line * (second - first);
+            let moved = *child + sigma * noise + line * (second - *child);
             *child = moved.clamp(low, high);
         }
     }
@@ -234,7 +250,7 @@ impl Archive {
         let mut children = memory::caught(|| Ok(memory::zeros(count * size)))?;
         let solutions = &self.elites().solutions;
         let parent = |at: usize| &solutions[at * size..][..size];
-        pool::for_each_rows(&mut children, size, SHARD, |at, rows| {
+        pool::for_each_rows(&mut children, size, LANES, |at, rows| {
             made.fill(at, &pairs, parent, rows)
         });
         Ok(children)

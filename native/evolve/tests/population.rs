@@ -78,7 +78,7 @@ fn a_forward_equals_those_of_the_policies_one_by_one() {
         for storage in [Storage::F32, Storage::Bf16, Storage::Int8] {
             let population = population(&spec, 37, storage);
             let (inputs, outputs) = (population.network().inputs(), population.network().outputs());
-            let own = numbers(5, 37 * inputs);
+            let own = numbers(7, 37 * inputs);
             let each = population.forward(&own).unwrap();
             let shared = population.forward(&own[..inputs]).unwrap();
             for at in 0..37 {

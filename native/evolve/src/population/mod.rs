@@ -23,7 +23,7 @@ pub use stored::Storage;
 use stored::{SHARD, Stored};
 
 use crate::archive::Archive;
-use crate::noise::normals;
+use crate::noise::Normals;
 use crate::variation::{Pairs, Variation};
 
 /// Most individuals.
@@ -131,7 +131,7 @@ impl Population {
         let rng = Rng::new(seed, "evolve.population", generation);
         self.forget();
         self.stored.fill(&self.network, self.count, |first, rows| {
-            normals(&rng, (first * size) as u64, rows);
+            Normals::new(&rng, (first / LANES) as u64).fill(rows);
             for row in rows.chunks_exact_mut(size) {
                 row.iter_mut().for_each(|v| *v *= sigma);
                 row.iter_mut().zip(mean).for_each(|(v, mean)| *v += mean);

@@ -245,9 +245,7 @@ impl<C: Cell> Part<'_, C> {
                     factor = scale.map(|scale| if scale > 0.0 { 1.0 / scale } else { 0.0 });
                     self.scales[layer.biases + row] = scale;
                 }
-                for (at, cell) in cells[..inputs].iter_mut().enumerate() {
-                    *cell = C::of(std::array::from_fn(|i| own[i][at] * factor[i]));
-                }
+                interleave(&own, &factor, cells);
             }
             let biases = &mut self.biases[layer.biases..][..layer.outputs()];
             biases
@@ -255,5 +253,26 @@ impl<C: Cell> Part<'_, C> {
                 .enumerate()
                 .for_each(|(at, bias)| *bias = rows.map(|row| row[place.end + at]));
         }
+    }
+}
+
+/// Numbers of a row that are in registers together.
+const TILE: usize = 8;
+
+/// Writes each number of all rows, times the factor of the row, to one cell.
+fn interleave<C: Cell>(rows: &[&[f32]; LANES], factor: &Lanes, cells: &mut [C]) {
+    let cell = |own: Lanes| -> C {
+        if C::SCALED { C::of(std::array::from_fn(|i| own[i] * factor[i])) } else { C::of(own) }
+    };
+    let rows = rows.map(|row| row.as_chunks::<TILE>());
+    let (tiles, rest) = cells.as_chunks_mut::<TILE>();
+    for (at, tile) in tiles.iter_mut().enumerate() {
+        let own: [[f32; TILE]; LANES] = std::array::from_fn(|i| rows[i].0[at]);
+        for (j, place) in tile.iter_mut().enumerate() {
+            *place = cell(std::array::from_fn(|i| own[i][j]));
+        }
+    }
+    for (j, place) in rest.iter_mut().enumerate() {
+        *place = cell(std::array::from_fn(|i| rows[i].1[j]));
     }
 }

@@ -3,9 +3,9 @@
 use sconce_tensor::pool;
 
 use super::SHARD;
+use super::noise::Noise;
 use super::paths::{Constants, Paths};
 use super::symmetric::roots;
-use super::weighted;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cma {
@@ -32,24 +32,28 @@ impl Cma {
         }
     }
 
-    pub(super) fn candidate(&self, noise: &[f64], row: &mut [f64]) {
-        multiply(&self.root, noise, row);
+    pub(super) fn candidate(&self, noise: &Noise<'_>, at: usize, row: &mut [f64]) {
+        let mut own = vec![0.0; row.len()];
+        noise.read(at, 0, &mut own);
+        multiply(&self.root, &own, row);
         for (x, mean) in row.iter_mut().zip(&self.paths.mean) {
             *x = mean + self.paths.sigma * *x;
         }
     }
 
-    pub(super) fn learn(&mut self, noise: &[f64], order: &[usize], generation: u64) {
+    pub(super) fn learn(&mut self, noise: &Noise<'_>, order: &[usize], generation: u64) {
         let size = self.paths.mean.len();
         let constants = Constants::full(size, order.len());
         let best = order.iter().take(constants.weights.len());
         let mut steps = vec![0.0; constants.weights.len() * size];
-        for (step, at) in steps.chunks_exact_mut(size).zip(best) {
-            multiply(&self.root, &noise[at * size..][..size], step);
-        }
-        let ranks: Vec<usize> = (0..constants.weights.len()).collect();
         let (mut step, mut white) = (vec![0.0; size], vec![0.0; size]);
-        weighted(&mut step, &constants.weights, &ranks, |at| &steps[at * size..][..size]);
+        for (own, at) in steps.chunks_exact_mut(size).zip(best) {
+            noise.read(*at, 0, &mut white);
+            multiply(&self.root, &white, own);
+        }
+        for (weight, own) in constants.weights.iter().zip(steps.chunks_exact(size)) {
+            step.iter_mut().zip(own).for_each(|(sum, v)| *sum += weight * v);
+        }
         multiply(&self.inverse, &step, &mut white);
         let kept = self.paths.follow(&constants, &step, &white, generation);
         self.update(&constants, &steps, kept);

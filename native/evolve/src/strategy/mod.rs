@@ -2,6 +2,7 @@
 
 mod cma;
 mod file;
+mod noise;
 mod open_ai;
 mod paths;
 mod sep_cma;
@@ -12,9 +13,9 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
-use crate::noise::wide_normals;
 use crate::{MOST, refused, unbounded};
 use cma::Cma;
+use noise::Noise;
 use open_ai::OpenAi;
 use sep_cma::SepCma;
 use snes::Snes;
@@ -207,17 +208,14 @@ impl Strategy {
     }
 
     /// The noise of this generation, `[population, n]`. It depends on the seed and the generation.
-    fn noise(&self) -> Result<Vec<f64>> {
-        let count = self.population * self.size();
-        memory::room("candidates", (2 * count * size_of::<f64>()) as u64)?;
-        let rng = Rng::new(self.seed, "evolve.strategy", self.generation);
-        memory::caught(|| Ok(wide_normals(&rng, count)))
+    fn noise(&self) -> Noise<'static> {
+        Noise::drawn(Rng::new(self.seed, "evolve.strategy", self.generation), self.size())
     }
 
     /// The candidates of this generation, `[population, n]`. Without a [`tell`](Self::tell) between two calls they are
     /// the same.
     pub fn ask(&self) -> Result<Vec<f64>> {
-        self.candidates(&self.noise()?)
+        self.all(&self.noise())
     }
 
     /// Moves the distribution by the fitness of each candidate of [`ask`](Self::ask), in their order.
@@ -227,7 +225,7 @@ impl Strategy {
     /// exceeds [`MOST`], and if the distribution diverges. The strategy then stays as it was.
     pub fn tell(&mut self, fitness: &[f64]) -> Result<()> {
         self.check(fitness)?;
-        self.learn(&self.noise()?, fitness)
+        self.follow(&self.noise(), fitness)
     }
 
     /// The candidates of noise `[population, n]` that the caller has drawn.
@@ -236,8 +234,14 @@ impl Strategy {
     /// `Mismatch` for another number of values.
     pub fn candidates(&self, noise: &[f64]) -> Result<Vec<f64>> {
         self.check_noise(noise)?;
+        self.all(&Noise::given(noise, self.size()))
+    }
+
+    fn all(&self, noise: &Noise<'_>) -> Result<Vec<f64>> {
         let size = self.size();
-        let mut all = memory::caught(|| Ok(memory::repeated(0.0, noise.len())))?;
+        let count = self.population * size;
+        memory::room("candidates", (count * size_of::<f64>()) as u64)?;
+        let mut all = memory::caught(|| Ok(memory::repeated(0.0, count)))?;
         pool::for_each_rows(&mut all, size, (SHARD / size).max(1), |first, rows| {
             for (i, row) in rows.chunks_exact_mut(size).enumerate() {
                 self.candidate(noise, first + i, row);
@@ -246,12 +250,12 @@ impl Strategy {
         Ok(all)
     }
 
-    fn candidate(&self, noise: &[f64], at: usize, row: &mut [f64]) {
+    fn candidate(&self, noise: &Noise<'_>, at: usize, row: &mut [f64]) {
         match &self.model {
             Model::OpenAi(own) => own.candidate(noise, at, row),
-            Model::Snes(own) => own.candidate(&noise[at * row.len()..][..row.len()], row),
-            Model::Sep(own) => own.candidate(&noise[at * row.len()..][..row.len()], row),
-            Model::Full(own) => own.candidate(&noise[at * row.len()..][..row.len()], row),
+            Model::Snes(own) => own.candidate(noise, at, row),
+            Model::Sep(own) => own.candidate(noise, at, row),
+            Model::Full(own) => own.candidate(noise, at, row),
         }
     }
 
@@ -259,6 +263,10 @@ impl Strategy {
     pub fn learn(&mut self, noise: &[f64], fitness: &[f64]) -> Result<()> {
         self.check_noise(noise)?;
         self.check(fitness)?;
+        self.follow(&Noise::given(noise, self.size()), fitness)
+    }
+
+    fn follow(&mut self, noise: &Noise<'_>, fitness: &[f64]) -> Result<()> {
         let order = descending(fitness);
         let mut next = self.model.clone();
         match &mut next {
@@ -283,7 +291,7 @@ impl Strategy {
     /// The best candidate after this generation. Of equal ones the first stays.
     fn best_with(
         &self,
-        noise: &[f64],
+        noise: &Noise<'_>,
         fitness: &[f64],
         order: &[usize],
     ) -> Option<(Vec<f64>, f64)> {
@@ -320,19 +328,4 @@ fn descending(fitness: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..fitness.len()).collect();
     order.sort_by(|a, b| fitness[*b].total_cmp(&fitness[*a]));
     order
-}
-
-/// Sums `weights[r] * row(order[r])` over ranks into `out`, each number in the order of ranks.
-fn weighted<'a>(
-    out: &mut [f64],
-    weights: &[f64],
-    order: &[usize],
-    row: impl Fn(usize) -> &'a [f64] + Sync,
-) {
-    pool::for_each_rows(out, 1, SHARD, |first, out| {
-        for (weight, at) in weights.iter().zip(order) {
-            let row = &row(*at)[first..];
-            out.iter_mut().zip(row).for_each(|(sum, v)| *sum += weight * v);
-        }
-    });
 }

@@ -1,6 +1,6 @@
 //! The strategy of Salimans et al. 2017: mirrored noise, ranks as fitness, and Adam (Kingma & Ba 2015).
 
-use super::weighted;
+use super::noise::Noise;
 
 const BETAS: [f64; 2] = [0.9, 0.999];
 const EPSILON: f64 = 1e-8;
@@ -21,27 +21,25 @@ impl OpenAi {
     }
 
     /// Candidates `2 i` and `2 i + 1` have the same noise with opposite signs, that of row `i`.
-    pub(super) fn candidate(&self, noise: &[f64], at: usize, row: &mut [f64]) {
+    pub(super) fn candidate(&self, noise: &Noise<'_>, at: usize, row: &mut [f64]) {
         let sigma = if at.is_multiple_of(2) { self.sigma } else { -self.sigma };
-        let noise = &noise[at / 2 * row.len()..];
-        for ((x, mean), z) in row.iter_mut().zip(&self.mean).zip(noise) {
-            *x = mean + sigma * z;
-        }
+        noise.read(at / 2, 0, row);
+        row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x = mean + sigma * *x);
     }
 
-    pub(super) fn learn(&mut self, noise: &[f64], order: &[usize], generation: u64) {
-        let (size, count) = (self.mean.len(), order.len() as f64);
-        // Ranks from 1/2 (best) to -1/2, with the sign of the candidate's noise.
-        let weight = |(rank, at): (usize, &usize)| {
+    pub(super) fn learn(&mut self, noise: &Noise<'_>, order: &[usize], generation: u64) {
+        let count = order.len() as f64;
+        // Ranks from 1/2 (best) to -1/2, with the sign of the candidate's noise. Both of a pair have the same noise.
+        let mut weights = vec![0.0; order.len() / 2];
+        for (rank, at) in order.iter().enumerate() {
             let centred = 0.5 - rank as f64 / (count - 1.0);
-            if at.is_multiple_of(2) { centred } else { -centred }
-        };
-        let weights: Vec<f64> = order.iter().enumerate().map(weight).collect();
-        let mut gradient = vec![0.0; size];
-        weighted(&mut gradient, &weights, order, |at| &noise[at / 2 * size..][..size]);
+            weights[at / 2] += if at.is_multiple_of(2) { centred } else { -centred };
+        }
+        let pairs: Vec<usize> = (0..weights.len()).collect();
+        let gradient = noise.sums(&weights, &pairs, |_z| 0.0);
         let corrections = BETAS.map(|beta| 1.0 - beta.powf(generation as f64 + 1.0));
         let [first, second] = &mut self.moments;
-        for (((mean, g), m), v) in self.mean.iter_mut().zip(gradient).zip(first).zip(second) {
+        for (((mean, [g, _]), m), v) in self.mean.iter_mut().zip(gradient).zip(first).zip(second) {
             let g = g / (count * self.sigma);
             *m += (1.0 - BETAS[0]) * (g - *m);
             *v += (1.0 - BETAS[1]) * (g * g - *v);

@@ -1,7 +1,7 @@
 //! CMA-ES with a diagonal matrix (Ros & Hansen 2008).
 
+use super::noise::Noise;
 use super::paths::{Constants, Paths};
-use super::weighted;
 
 /// A variance below this share of the largest one is raised to it, so that roots stay above 0.
 const LEAST: f64 = 1e-28;
@@ -17,25 +17,25 @@ impl SepCma {
         SepCma { paths: Paths::new(mean, sigma), variances: vec![1.0; mean.len()] }
     }
 
-    pub(super) fn candidate(&self, noise: &[f64], row: &mut [f64]) {
+    pub(super) fn candidate(&self, noise: &Noise<'_>, at: usize, row: &mut [f64]) {
         let Paths { mean, sigma, .. } = &self.paths;
-        for (((x, mean), variance), z) in row.iter_mut().zip(mean).zip(&self.variances).zip(noise) {
-            *x = mean + sigma * (variance.sqrt() * z);
+        noise.read(at, 0, row);
+        for ((x, mean), variance) in row.iter_mut().zip(mean).zip(&self.variances) {
+            *x = mean + sigma * (variance.sqrt() * *x);
         }
     }
 
-    pub(super) fn learn(&mut self, noise: &[f64], order: &[usize], generation: u64) {
+    pub(super) fn learn(&mut self, noise: &Noise<'_>, order: &[usize], generation: u64) {
         let size = self.variances.len();
         let constants = Constants::separable(size, order.len());
-        let (mut white, mut squares) = (vec![0.0; size], vec![0.0; size]);
-        weighted(&mut white, &constants.weights, order, |at| &noise[at * size..][..size]);
-        let own: Vec<f64> = noise.iter().map(|z| z * z).collect();
-        weighted(&mut squares, &constants.weights, order, |at| &own[at * size..][..size]);
+        let sums = noise.sums(&constants.weights, order, |z| z * z);
+        let white: Vec<f64> = sums.iter().map(|[z, _]| *z).collect();
         let roots = self.variances.iter().map(|v| v.sqrt());
         let step: Vec<f64> = roots.zip(&white).map(|(root, z)| root * z).collect();
         let kept = self.paths.follow(&constants, &step, &white, generation);
         let Constants { c_1, c_mu, .. } = constants;
-        for ((variance, p), square) in self.variances.iter_mut().zip(&self.paths.p_c).zip(squares) {
+        for ((variance, p), [_, square]) in self.variances.iter_mut().zip(&self.paths.p_c).zip(sums)
+        {
             *variance = kept * *variance + c_1 * p * p + c_mu * (*variance * square);
         }
         let most = self.variances.iter().copied().fold(0.0, f64::max);

@@ -1,6 +1,6 @@
 //! SNES (Wierstra et al. 2014, algorithm 6, with the utilities and rates of table 1).
 
-use super::weighted;
+use super::noise::Noise;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Snes {
@@ -13,24 +13,18 @@ impl Snes {
         Snes { mean: mean.to_vec(), sigma: sigma.to_vec() }
     }
 
-    pub(super) fn candidate(&self, noise: &[f64], row: &mut [f64]) {
-        for (((x, mean), sigma), z) in row.iter_mut().zip(&self.mean).zip(&self.sigma).zip(noise) {
-            *x = mean + sigma * z;
+    pub(super) fn candidate(&self, noise: &Noise<'_>, at: usize, row: &mut [f64]) {
+        noise.read(at, 0, row);
+        for ((x, mean), sigma) in row.iter_mut().zip(&self.mean).zip(&self.sigma) {
+            *x = mean + sigma * *x;
         }
     }
 
-    pub(super) fn learn(&mut self, noise: &[f64], order: &[usize]) {
-        let size = self.mean.len();
-        let utilities = utilities(order.len());
-        let row = |at: usize| &noise[at * size..][..size];
-        let (mut step, mut spread) = (vec![0.0; size], vec![0.0; size]);
-        weighted(&mut step, &utilities, order, row);
-        let excess: Vec<f64> = noise.iter().map(|z| z * z - 1.0).collect();
-        weighted(&mut spread, &utilities, order, |at| &excess[at * size..][..size]);
-        let rate = (3.0 + (size as f64).ln()) / (5.0 * (size as f64).sqrt());
-        for (((mean, sigma), step), spread) in
-            self.mean.iter_mut().zip(&mut self.sigma).zip(step).zip(spread)
-        {
+    pub(super) fn learn(&mut self, noise: &Noise<'_>, order: &[usize]) {
+        let size = self.mean.len() as f64;
+        let sums = noise.sums(&utilities(order.len()), order, |z| z * z - 1.0);
+        let rate = (3.0 + size.ln()) / (5.0 * size.sqrt());
+        for ((mean, sigma), [step, spread]) in self.mean.iter_mut().zip(&mut self.sigma).zip(sums) {
             *mean += *sigma * step;
             *sigma *= (rate / 2.0 * spread).exp();
         }
