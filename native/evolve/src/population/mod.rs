@@ -26,6 +26,8 @@ use crate::archive::Archive;
 use crate::noise::Normals;
 use crate::variation::{Pairs, Variation};
 
+/// Individuals of a block from which on it is faster to read all of it.
+const TOGETHER: usize = 3;
 /// Most individuals.
 const MOST: usize = 1 << 24;
 /// Largest magnitude of a number of an individual. A larger one would be infinite in 16 bits.
@@ -171,10 +173,28 @@ impl Population {
         }
         memory::room("solutions", at.len().saturating_mul(size).saturating_mul(4) as u64)?;
         let mut solutions = memory::caught(|| Ok(memory::zeros(at.len() * size)))?;
-        for (row, at) in solutions.chunks_exact_mut(size).zip(at) {
-            self.stored.read(&self.network, *at, row);
-        }
+        pool::for_each_rows(&mut solutions, size, SHARD, |first, rows| {
+            self.read_some(&at[first..][..rows.len() / size], rows);
+        });
         Ok(solutions)
+    }
+
+    /// Writes the solutions of some individuals to rows. Neighbours of one block are read together.
+    fn read_some(&self, at: &[usize], mut rows: &mut [f32]) {
+        let size = self.network.size();
+        let mut block = vec![];
+        for part in at.chunk_by(|a, b| a / LANES == b / LANES) {
+            let (own, rest) = std::mem::take(&mut rows).split_at_mut(part.len() * size);
+            rows = rest;
+            let own = own.chunks_exact_mut(size).zip(part);
+            if part.len() < TOGETHER {
+                own.for_each(|(row, at)| self.stored.read(&self.network, *at, row));
+                continue;
+            }
+            block.resize(LANES * size, 0.0);
+            self.stored.read_block(&self.network, part[0] / LANES, &mut block);
+            own.for_each(|(row, at)| row.copy_from_slice(&block[at % LANES * size..][..size]));
+        }
     }
 
     /// The solutions of all individuals, `[count, size]`.
@@ -186,8 +206,12 @@ impl Population {
         memory::room("solutions", (self.count * size * size_of::<f32>()) as u64)?;
         let mut solutions = memory::caught(|| Ok(memory::zeros(self.count * size)))?;
         pool::for_each_rows(&mut solutions, size, SHARD, |first, rows| {
-            for (at, row) in rows.chunks_exact_mut(size).enumerate() {
-                self.stored.read(&self.network, first + at, row);
+            for (block, rows) in rows.chunks_mut(LANES * size).enumerate() {
+                let at = first + block * LANES;
+                match rows.len() == LANES * size {
+                    true => self.stored.read_block(&self.network, at / LANES, rows),
+                    false => self.read_some(&Vec::from_iter(at..self.count), rows),
+                }
             }
         });
         Ok(solutions)

@@ -94,6 +94,11 @@ impl Stored {
         with!(self, cells => cells.read(network, at, solution));
     }
 
+    /// Reads the solutions of a block, `[LANES, size]`: much faster than one by one, which read the whole block for each.
+    pub(super) fn read_block(&self, network: &Network, block: usize, solutions: &mut [f32]) {
+        with!(self, cells => cells.read_block(network, block, solutions));
+    }
+
     /// Computes the activations of a block. `units` begin with the observations.
     pub(super) fn forward(&self, network: &Network, block: usize, units: &mut [Lanes]) {
         with!(self, cells => cells.forward(network, block, units));
@@ -178,6 +183,23 @@ impl<C: Cell> Cells<C> {
                 }
             }
             rest.iter_mut().zip(dense.biases).for_each(|(own, bias)| *own = bias[lane]);
+        }
+    }
+
+    fn read_block(&self, network: &Network, block: usize, solutions: &mut [f32]) {
+        let size = network.size();
+        for layer in &network.layers {
+            let (dense, place, inputs) =
+                (self.layer(network, block, layer), layer.place(), layer.inputs());
+            for (row, cells) in dense.weights.chunks_exact(inputs).enumerate() {
+                let scale = dense.scales.get(row).copied().unwrap_or([1.0; LANES]);
+                let first = place.start + row * inputs;
+                separate(cells, &scale, &mut solutions[first..], size);
+            }
+            for (at, bias) in dense.biases.iter().enumerate() {
+                let places = solutions[place.end + at..].iter_mut().step_by(size);
+                places.zip(bias).for_each(|(own, bias)| *own = *bias);
+            }
         }
     }
 
@@ -274,5 +296,25 @@ fn interleave<C: Cell>(rows: &[&[f32]; LANES], factor: &Lanes, cells: &mut [C]) 
     }
     for (j, place) in rest.iter_mut().enumerate() {
         *place = cell(std::array::from_fn(|i| rows[i].1[j]));
+    }
+}
+
+/// The inverse of [`interleave`]: writes each lane of the cells, times its scale, to a row. Rows begin `size` numbers apart.
+fn separate<C: Cell>(cells: &[C], scale: &Lanes, rows: &mut [f32], size: usize) {
+    for (tile, cells) in cells.chunks(TILE).enumerate() {
+        let mut own = [[0.0; TILE]; LANES];
+        for (j, cell) in cells.iter().enumerate() {
+            let wide = cell.wide();
+            for i in 0..LANES {
+                own[i][j] = wide[i] * scale[i];
+            }
+        }
+        for (own, row) in own.iter().zip(rows.chunks_mut(size)) {
+            let row = &mut row[tile * TILE..][..cells.len()];
+            match <&mut [f32; TILE]>::try_from(&mut *row) {
+                Ok(row) => *row = *own,
+                Err(_) => row.copy_from_slice(&own[..row.len()]),
+            }
+        }
     }
 }
