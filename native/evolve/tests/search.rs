@@ -94,8 +94,14 @@ fn strategies_solve_cart_pole() {
 #[test]
 fn a_strategy_swings_the_pendulum_up() {
     let spec = policies("pendulum", 8);
-    let options =
-        SearchOptions { new_starts: true, ..options(strategy(Method::SepCmaEs, 64, 0.5), 64) };
+    let source = Source::Strategy(StrategyOptions {
+        method: Method::SepCmaEs,
+        population: Some(64),
+        sigma: 0.5,
+        learning_rate: 0.05,
+        seed: 3,
+    });
+    let options = SearchOptions { new_starts: true, ..options(source, 64) };
     let mut search = Search::new(&spec, &options, &episodes("pendulum", 8, &[]), None).unwrap();
     let mut best = f64::NEG_INFINITY;
     for _ in 0..200 {
