@@ -242,7 +242,7 @@ defmodule Sconce.Native do
 
   # Store
   def store_open(_reference, _path, _options), do: unavailable(:open)
-  def store_put(_store, _reference, _tensors, _commit), do: unavailable(:put)
+  def store_put(_store, _reference, _tensors, _lossy, _commit), do: unavailable(:put)
   def store_get(_store, _reference, _name, _rows, _stream), do: unavailable(:get)
   def store_delete(_store, _reference, _names, _commit), do: unavailable(:delete)
   def store_commit(_store, _reference), do: unavailable(:commit)

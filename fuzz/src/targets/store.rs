@@ -7,7 +7,7 @@ use std::path::Path;
 
 use sconce_store::disk::index::Index;
 use sconce_store::disk::log::Change;
-use sconce_store::{Dtype, Store, StoreOptions};
+use sconce_store::{Cold, Dtype, Store, StoreOptions};
 use sconce_tensor::{Error, Result, fs};
 
 use crate::rng::Rng;
@@ -22,6 +22,7 @@ fn options() -> StoreOptions {
         compressed: 1 << 14,
         block: 4096,
         threads: 0,
+        cold: Some(Cold::Int8),
         ..StoreOptions::default()
     }
 }
@@ -67,6 +68,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
             (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 21) as u8).collect();
         store.put("mixed", Dtype::named("bf16")?, &[4500], &mixed)?;
         store.put("again", Dtype::named("u32")?, &[20_000], &small)?;
+        let bits = |i: u32| (i as f32).sin().to_bits();
+        let f32s: Vec<u8> = (0..3000).flat_map(|i| bits(i).to_le_bytes()).collect();
+        let halves: Vec<u8> =
+            (0..3000).flat_map(|i| ((bits(i) >> 16) as u16).to_le_bytes()).collect();
+        store.put_lossy("f32", Dtype::named("f32")?, &[60, 50], &f32s)?;
+        store.put_lossy("f16", Dtype::named("f16")?, &[3000], &halves)?;
+        // Another content than that of the other type, of which the block may lose nothing.
+        let halves = halves.get(2..).unwrap_or_default();
+        store.put_lossy("bf16", Dtype::named("bf16")?, &[2999], halves)?;
         store.put("none", Dtype::named("f64")?, &[0, 3], &[])?;
         // The first commit goes to the log; closing the store takes the log up.
         store.commit()?;
@@ -75,11 +85,30 @@ pub fn seeds() -> Vec<Vec<u8>> {
         store.commit()?;
         let logged = files(&dir)?;
         store.close()?;
-        Ok(vec![logged, files(&dir)?])
+        drop(store);
+        let whole = files(&dir)?;
+        let store = Store::open(&dir, options())?;
+        // Nothing of it is in RAM yet, so everything that may lose something does.
+        store.compact(1.0, &|| false)?;
+        assert!(store.lossy_blocks("f32")? * store.lossy_blocks("f16")? > 0);
+        assert!(store.lossy_blocks("bf16")? > 0);
+        store.close()?;
+        Ok(vec![logged, whole, first_pack(&dir)?])
     };
     let made = made().expect("a store");
     scratch::remove(&dir);
     made
+}
+
+/// The files of a store whose only pack is another one than the first.
+fn first_pack(dir: &Path) -> Result<Vec<u8>> {
+    let index = fs::read(&dir.join("index"), u64::MAX)?;
+    let mut index = Index::of_bytes(&index).map_err(|reason| Error::corrupt("index", reason))?;
+    let pack = index.packs.first().map_or(0, |(pack, _)| *pack);
+    let pack = fs::read(&dir.join(sconce_store::disk::pack_name(pack)), u64::MAX)?;
+    index.packs.iter_mut().for_each(|(pack, _)| *pack = 0);
+    index.blocks.iter_mut().for_each(|block| block.pack = 0);
+    Ok(Files { index: &index.to_bytes(), log: &[], pack: &pack }.join())
 }
 
 fn files(dir: &Path) -> Result<Vec<u8>> {

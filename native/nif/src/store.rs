@@ -106,13 +106,15 @@ fn store_open<'a>(
     })
 }
 
-/// Puts tensors `{name, type, shape, binary}`, and commits if asked to. Sends `{:ok, true}` by message.
+/// Puts tensors `{name, type, shape, binary}`, which may lose something once they are cold if `lossy` says so, and commits if
+/// asked to. Sends `{:ok, true}` by message.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn store_put<'a>(
     env: Env<'a>,
     store: Handle<StoreHandle>,
     reference: Reference<'a>,
     tensors: Term<'a>,
+    lossy: bool,
     commit: bool,
 ) -> Term<'a> {
     let given = Given::new(env, tensors);
@@ -122,18 +124,22 @@ fn store_put<'a>(
     };
     perform(env, "put", || {
         let pool = PUTS.pool(WRITERS)?;
-        pool::submit_to(pool, env, "put", reference, move || put(&store, &given, commit))
+        pool::submit_to(pool, env, "put", reference, move || put(&store, &given, lossy, commit))
     })
 }
 
-fn put(store: &Store, given: &Given, commit: bool) -> Result<bool> {
+fn put(store: &Store, given: &Given, lossy: bool, commit: bool) -> Result<bool> {
     given.read(|tensors| {
         type Tensor<'t> = (String, String, Vec<u64>, Binary<'t>);
         let tensors: Vec<Tensor> = tensors
             .decode()
             .map_err(|_| Error::mismatch("tensors to put", "names and data", "others"))?;
         tensors.iter().try_for_each(|(name, dtype, shape, bytes)| {
-            store.put(name, Dtype::named(dtype)?, shape, bytes)
+            let dtype = Dtype::named(dtype)?;
+            match lossy {
+                true => store.put_lossy(name, dtype, shape, bytes),
+                false => store.put(name, dtype, shape, bytes),
+            }
         })
     })?;
     if commit {
@@ -243,12 +249,14 @@ fn store_names<'a>(env: Env<'a>, store: Handle<StoreHandle>) -> Term<'a> {
     call(env, "names", || Ok(StoreHandle::get(store)?.names()))
 }
 
-/// The type and the shape of a tensor.
+/// The type and the shape of a tensor, its blocks, whether it may lose something, and the blocks that have.
 #[rustler::nif]
 fn store_tensor<'a>(env: Env<'a>, store: Handle<StoreHandle>, name: String) -> Term<'a> {
     inline(env, "info", || {
-        let tensor = StoreHandle::get(store)?.tensor(&name)?;
-        Ok((tensor.dtype.name(), tensor.shape.clone(), tensor.blocks.len()))
+        let store = StoreHandle::get(store)?;
+        let (tensor, lossy_blocks) = store.described(&name)?;
+        let (shape, blocks) = (tensor.shape.clone(), tensor.blocks.len());
+        Ok((tensor.dtype.name(), shape, blocks, tensor.lossy, lossy_blocks))
     })
 }
 

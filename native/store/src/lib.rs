@@ -9,6 +9,7 @@
 
 mod budget;
 pub mod codec;
+mod cold;
 pub mod disk;
 mod options;
 mod packs;
@@ -22,7 +23,7 @@ mod tensor;
 mod work;
 mod write;
 
-pub use options::StoreOptions;
+pub use options::{Cold, StoreOptions};
 pub use shared::{Part, Rows};
 pub use state::Counts;
 pub use store::{Damage, Stats, Store};

@@ -6,6 +6,14 @@ use serde::Deserialize;
 use crate::prefetch::PrefetchOptions;
 use crate::tensor::MAX_BLOCK;
 
+/// How blocks are stored that have gone cold. Lossy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cold {
+    /// In eight bits an element.
+    Int8,
+}
+
 /// How a store is opened.
 #[derive(Debug, Clone, Deserialize)]
 pub struct StoreOptions {
@@ -19,6 +27,9 @@ pub struct StoreOptions {
     pub block: u64,
     /// Whether blocks are compressed that gain by it.
     pub compress: bool,
+    /// How blocks that have gone cold are stored, of tensors that were put with leave to lose something.
+    #[serde(default)]
+    pub cold: Option<Cold>,
     /// Threads that prefetch and compress.
     pub threads: usize,
     /// Bytes a second that are read ahead, and written again by [`crate::Store::compact`], at most.
@@ -37,6 +48,7 @@ impl Default for StoreOptions {
             disk: None,
             block: 1 << 20,
             compress: true,
+            cold: None,
             threads: 2,
             background: None,
             prefetch: PrefetchOptions::default(),

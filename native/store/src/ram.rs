@@ -5,7 +5,6 @@
 //! latest before the others: then the others are there when the loop comes round. Any queue in the order of the requests
 //! keeps nothing of a loop that is longer than itself.
 
-use crate::codec::Codec;
 use crate::queue::Id;
 use crate::state::{Bytes, State};
 
@@ -68,7 +67,7 @@ impl State {
     fn leave_ram(&mut self, id: Id) {
         let Some(block) = self.blocks.get_mut(&id) else { return };
         let raw = block.raw.take();
-        let gains = block.at.codec != Codec::Raw && block.packed.is_none();
+        let gains = block.at.codec.is_packed() && block.packed.is_none();
         let bytes = u64::from(block.at.raw);
         if let Some(raw) = raw
             && gains
@@ -89,7 +88,7 @@ impl State {
     /// Puts the stored form of a block into compressed RAM.
     pub(crate) fn keep_compressed(&mut self, id: Id, packed: Bytes) {
         let Some(block) = self.blocks.get_mut(&id) else { return };
-        if self.compressed.budget() == 0 || block.at.codec == Codec::Raw {
+        if self.compressed.budget() == 0 || !block.at.codec.is_packed() {
             return;
         }
         let bytes = packed.len() as u64;

@@ -79,7 +79,7 @@ pub(crate) struct Shared {
 }
 
 /// A block that a thread reads. Others wait until it is dropped, also by a panic.
-struct Loading<'s>(&'s Shared, Id);
+pub(crate) struct Loading<'s>(pub(crate) &'s Shared, pub(crate) Id);
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::disk::{Digest, Stored};
 use crate::prefetch::{Place, PrefetchOptions, Stream};
 use crate::queue::{Id, Queue};
-use crate::tensor::Tensor;
+use crate::tensor::{Int8Form, Tensor};
 
 /// Bytes of a block in RAM.
 pub(crate) type Bytes = Arc<Vec<u8>>;
@@ -31,6 +31,9 @@ pub(crate) struct Block {
     pub(crate) loading: bool,
     /// How often tensors use it.
     pub(crate) uses: u32,
+    /// How often tensors use it that may lose something, all in this form.
+    pub(crate) lossy_uses: u32,
+    pub(crate) form: Option<Int8Form>,
     /// The stream for which it was prefetched, until it is asked for.
     pub(crate) ahead: Option<u64>,
     /// Whether this process has written it, or read it without a fault.
@@ -49,6 +52,8 @@ pub struct Counts {
     pub in_ram: u64,
     /// Of these, blocks that were in compressed RAM.
     pub in_compressed: u64,
+    /// Blocks that a reader asked for, and that are not what was put.
+    pub lossy: u64,
     /// Blocks that were prefetched.
     pub prefetched: u64,
     /// Of these, blocks that were then asked for.
@@ -67,6 +72,8 @@ pub struct Counts {
     pub waited_ns: u64,
     /// Blocks that were put, and were there before.
     pub repeated: u64,
+    /// Cold blocks that were stored in eight bits an element.
+    pub quantised: u64,
     /// Blocks that a check found damaged.
     pub damaged: u64,
 }
@@ -114,6 +121,8 @@ pub(crate) struct State {
     pub(crate) bytes: u64,
     pub(crate) block_bytes: u64,
     pub(crate) stored_bytes: u64,
+    /// Blocks that are not what was put.
+    pub(crate) lossy_blocks: u64,
     pub(crate) counts: Counts,
 }
 
@@ -148,6 +157,7 @@ impl State {
             bytes: 0,
             block_bytes: 0,
             stored_bytes: 0,
+            lossy_blocks: 0,
             counts: Counts::default(),
         }
     }
@@ -165,12 +175,14 @@ impl State {
         let old = match tensor {
             Some(tensor) => {
                 self.bytes += tensor.bytes();
+                self.count_lossy(&tensor, true);
                 self.tensors.insert(name.into(), tensor)
             }
             None => self.tensors.remove(name),
         };
         if let Some(old) = old {
             self.bytes -= old.bytes();
+            self.count_lossy(&old, false);
             old.blocks.iter().for_each(|id| self.release(*id));
         }
     }
@@ -178,6 +190,8 @@ impl State {
     /// A new place of a block.
     pub(crate) fn moved(&mut self, id: Id, at: Stored) {
         let Some(block) = self.blocks.get_mut(&id) else { return };
+        self.lossy_blocks += u64::from(at.codec.is_lossy());
+        self.lossy_blocks -= u64::from(block.at.codec.is_lossy());
         let same = (block.at.codec, block.at.crc) == (at.codec, at.crc);
         self.stored_bytes = self.stored_bytes - u64::from(block.at.stored) + u64::from(at.stored);
         block.at = at;
@@ -185,6 +199,15 @@ impl State {
             block.packed = None;
             self.compressed.remove(id);
         }
+    }
+
+    /// A block has another content than before.
+    pub(crate) fn rename(&mut self, id: Id, old: Digest, new: Digest) {
+        if self.by_digest.get(&old) == Some(&id) {
+            self.by_digest.remove(&old);
+        }
+        // Another tensor may have been put with exactly these bytes.
+        self.by_digest.entry(new).or_insert(id);
     }
 
     /// A damaged block of this content has a sound place again, and one more use.
@@ -210,7 +233,10 @@ impl State {
             .unwrap_or(id);
         self.next_place += 1;
         let (raw, packed, loading, ahead, passed) = (None, None, false, None, None);
-        let block = Block { at, raw, packed, loading, uses: 1, ahead, sound, passed, place };
+        let (uses, lossy_uses, form) = (1, 0, None);
+        let block =
+            Block { at, raw, packed, loading, uses, lossy_uses, form, ahead, sound, passed, place };
+        self.lossy_blocks += u64::from(at.codec.is_lossy());
         self.blocks.insert(id, block);
         self.block_bytes += u64::from(at.raw);
         self.stored_bytes += u64::from(at.stored);
@@ -235,6 +261,7 @@ impl State {
             }
             self.block_bytes -= u64::from(block.at.raw);
             self.stored_bytes -= u64::from(block.at.stored);
+            self.lossy_blocks -= u64::from(block.at.codec.is_lossy());
             self.by_place.remove(&block.place);
             self.ram.remove(id);
             self.compressed.remove(id);
@@ -297,8 +324,9 @@ impl State {
         let Some(block) = self.blocks.get_mut(&id) else { return false };
         let (place, bytes) = (block.place, u64::from(block.at.raw));
         let (in_ram, in_compressed) = (block.raw.is_some(), block.packed.is_some());
-        let ahead = block.ahead.take();
+        let (ahead, is_lossy) = (block.ahead.take(), block.at.codec.is_lossy());
         block.passed = None;
+        self.counts.lossy += u64::from(is_lossy);
         self.counts.in_ram += u64::from(in_ram);
         self.counts.in_compressed += u64::from(!in_ram && in_compressed);
         if let Some(of) = ahead {

@@ -37,6 +37,8 @@ pub struct Stats {
     pub ram_bytes: u64,
     /// Bytes of the blocks in compressed RAM.
     pub compressed_bytes: u64,
+    /// Blocks that are not what was put.
+    pub lossy_blocks: u64,
     /// Counts since the store was opened.
     #[serde(flatten)]
     pub counts: Counts,
@@ -167,6 +169,28 @@ impl Store {
         self.shared.tensor(name)
     }
 
+    /// How many blocks of a tensor are not what was put.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn lossy_blocks(&self, name: &str) -> Result<usize> {
+        Ok(self.described(name)?.1)
+    }
+
+    /// A tensor, and how many blocks of it are not what was put, at one moment.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn described(&self, name: &str) -> Result<(Arc<Tensor>, usize)> {
+        let state = self.shared.state();
+        let found = state.tensors.get(name).cloned();
+        let tensor = found.ok_or_else(|| Error::not_found(format!("tensor {name:?}")))?;
+        let is_lossy = |id: &&Id| state.blocks.get(id).is_some_and(|own| own.at.codec.is_lossy());
+        // A tensor that may lose nothing may have been put with the bytes of a block that had lost something.
+        let count = if tensor.lossy { tensor.blocks.iter().filter(is_lossy).count() } else { 0 };
+        Ok((tensor, count))
+    }
+
     /// Rows of a tensor, or all, if they lie in one block that is in RAM, or in a small one in the system's cache of files.
     /// Never waits.
     ///
@@ -268,6 +292,7 @@ impl Store {
             disk_bytes: state.pack_bytes,
             ram_bytes: state.ram_bytes(),
             compressed_bytes: state.compressed.bytes(),
+            lossy_blocks: state.lossy_blocks,
             counts: state.counts.clone(),
         }
     }

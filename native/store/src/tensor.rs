@@ -2,6 +2,7 @@
 
 use sconce_tensor::{Error, Result, header};
 
+use crate::codec::int8::{self, Real};
 use crate::queue::Id;
 
 /// Largest number of bytes in a block.
@@ -52,10 +53,28 @@ impl Dtype {
         DTYPES.get(usize::from(self.0)).map_or("u8", |(name, _)| name)
     }
 
+    /// The type of elements that may be stored in eight bits.
+    pub fn real(self) -> Option<Real> {
+        match self.name() {
+            "f32" => Some(Real::F32),
+            "f16" => Some(Real::F16),
+            "bf16" => Some(Real::Bf16),
+            _ => None,
+        }
+    }
+
     /// Bytes of an element.
     pub fn size(self) -> u8 {
         DTYPES.get(usize::from(self.0)).map_or(1, |(_, size)| *size)
     }
+}
+
+/// How a block may be stored in eight bits an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Int8Form {
+    pub(crate) real: Real,
+    /// Elements of a scale.
+    pub(crate) group: u32,
 }
 
 /// A tensor of the store.
@@ -65,6 +84,8 @@ pub struct Tensor {
     pub dtype: Dtype,
     /// The sizes.
     pub shape: Vec<u64>,
+    /// Whether blocks that have gone cold may lose something.
+    pub lossy: bool,
     /// Bytes of each block but the last.
     pub block: u64,
     /// The blocks, in the order of the bytes.
@@ -77,7 +98,7 @@ impl Tensor {
     /// # Errors
     /// `OutOfRange` and `OutOfMemory` for a shape of more dimensions or bytes than there may be.
     pub fn new(name: &str, dtype: Dtype, shape: Vec<u64>, target: u64) -> Result<Tensor> {
-        let mut tensor = Tensor { dtype, shape, block: 1, blocks: vec![] };
+        let mut tensor = Tensor { dtype, shape, lossy: false, block: 1, blocks: vec![] };
         let bytes = tensor.checked_bytes().ok_or_else(|| {
             Error::mismatch(format!("shape of {name:?}"), "fewer than 2^63 bytes", "more")
         })?;
@@ -92,6 +113,12 @@ impl Tensor {
             _ => target.next_multiple_of(8),
         };
         Ok(tensor)
+    }
+
+    /// How blocks that have gone cold may be stored in eight bits an element.
+    pub(crate) fn cold(&self) -> Option<Int8Form> {
+        let real = self.dtype.real().filter(|_| self.lossy)?;
+        Some(Int8Form { real, group: int8::group_of(&self.shape) })
     }
 
     /// All bytes.

@@ -10,7 +10,7 @@ use crate::codec;
 use crate::disk::Stored;
 use crate::queue::Id;
 use crate::shared::Shared;
-use crate::state::State;
+use crate::state::{Block, State};
 
 impl Shared {
     /// Runs a thread until the store is closed.
@@ -43,7 +43,13 @@ impl Shared {
                     drop(state);
                     let packed = at.and_then(|at| packed(&at, &raw));
                     state = self.state();
-                    if let Some(packed) = packed {
+                    // A put may have mended it meanwhile, or a rewritten pack have changed its form.
+                    let stays = |own: &Block| {
+                        at.is_some_and(|at| (own.at.codec, own.at.crc) == (at.codec, at.crc))
+                    };
+                    if let Some(packed) =
+                        packed.filter(|_| state.blocks.get(&id).is_some_and(stays))
+                    {
                         state.keep_compressed(id, Arc::new(packed));
                     }
                     continue;

@@ -19,6 +19,8 @@ use crate::tensor::{Dtype, Tensor};
 
 /// Bytes that a log may always have.
 const LEAST_LOG: u64 = 64 << 10;
+/// The share of a pack that cold blocks must get shorter by to rewrite it.
+const LEAST_GAIN: f64 = 0.1;
 /// Tensors that are looked up under one lock.
 const AT_ONCE: usize = 256;
 
@@ -154,24 +156,52 @@ impl Store {
     /// `OutOfRange` beyond the bytes that the disk may hold, after packs have been rewritten. The former tensor stays after
     /// any error.
     pub fn put(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
-        match self.put_once(name, dtype, shape, bytes) {
+        self.put_tensor(name, dtype, shape, bytes, false)
+    }
+
+    /// Puts a tensor as [`Store::put`] does. In a store with [`StoreOptions::cold`](crate::StoreOptions::cold) blocks of it
+    /// that have gone cold lose something when packs are rewritten.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn put_lossy(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
+        self.put_tensor(name, dtype, shape, bytes, true)
+    }
+
+    fn put_tensor(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        shape: &[u64],
+        bytes: &[u8],
+        lossy: bool,
+    ) -> Result<()> {
+        match self.put_once(name, dtype, shape, bytes, lossy) {
             Err(Error::OutOfRange { field, .. })
                 if field == ON_DISK
                     && matches!(self.rewrite(0.9, false, &|| false), Ok(freed) if freed > 0) =>
             {
-                self.put_once(name, dtype, shape, bytes)
+                self.put_once(name, dtype, shape, bytes, lossy)
             }
             put => put,
         }
     }
 
-    fn put_once(&self, name: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]) -> Result<()> {
+    fn put_once(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        shape: &[u64],
+        bytes: &[u8],
+        lossy: bool,
+    ) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME {
             let most = MAX_NAME as f64;
             return Err(Error::out_of_range("bytes of the name", name.len() as f64, 1.0, most));
         }
         let shared = &*self.shared;
-        let mut tensor = Tensor::new(name, dtype, shape.to_vec(), shared.options.block)?;
+        let tensor = Tensor::new(name, dtype, shape.to_vec(), shared.options.block)?;
+        let mut tensor = Tensor { lossy, ..tensor };
         if tensor.bytes() != bytes.len() as u64 {
             let what = format!("tensor {name:?}");
             let (expected, got) = (tensor.bytes(), bytes.len());
@@ -220,7 +250,8 @@ impl Store {
         shared.with_writer(|writer| shared.commit_changes(writer))
     }
 
-    /// Rewrites packs of which less than `share` is used, and gives their bytes back to the disk. Returns the bytes. Waits
+    /// Rewrites packs of which less than `share` is used, and gives their bytes back to the disk. Returns the bytes. With
+    /// [`StoreOptions::cold`](crate::StoreOptions::cold) the cold blocks of tensors that may lose something do. Waits
     /// before each pack, of 64 MB at most, until the budget of the background allows it; puts go on meanwhile. Ends
     /// between two packs when the store is closed, or `is_cancelled` says so.
     ///
@@ -345,15 +376,18 @@ impl Shared {
         Ok(true)
     }
 
-    /// The packs of which less than a share is used.
+    /// The packs of which less than a share is used, or would be if their cold blocks lost something.
     fn sparse(&self, writer: &Writer, share: f64) -> Vec<u32> {
-        let mut used: HashMap<u32, u64> = HashMap::new();
+        let mut used: HashMap<u32, (u64, u64)> = HashMap::new();
         for block in self.state().blocks.values() {
-            *used.entry(block.at.pack).or_default() += u64::from(block.at.stored) + HEADER as u64;
+            let (used, gain) = used.entry(block.at.pack).or_default();
+            *used += u64::from(block.at.stored) + HEADER as u64;
+            *gain += self.cold_gain(block);
         }
         let sparse = |(pack, end): (&u32, &u64)| {
-            let used = used.get(pack).copied().unwrap_or_default() as f64;
-            (used < share * *end as f64).then_some(*pack)
+            let (used, gain) = used.get(pack).copied().unwrap_or_default();
+            let (used, gain, end) = (used as f64, gain as f64, *end as f64);
+            (used - gain < share * end || gain > LEAST_GAIN * end).then_some(*pack)
         };
         writer.ends.iter().filter_map(sparse).collect()
     }
@@ -393,6 +427,9 @@ impl Shared {
                     continue;
                 }
             };
+            if self.cooled(writer, id, &stored)? {
+                continue;
+            }
             // Moving needs room for a while, whatever the disk may hold.
             let new = writer.append(&*self.disk, None, at, &stored)?;
             let mut state = self.state();

@@ -1,13 +1,16 @@
 //! The stored form of a block: raw, or compressed by LZ4 in chunks, with or without the bits of its elements gathered by
-//! their place first.
+//! their place first. Blocks that may lose something may also be stored in eight bits an element, see [`int8`].
 //!
 //! A compressed block is, for each chunk of [`CHUNK`] bytes, its stored length (u32, with the highest bit set if the
 //! chunk is raw), and then the chunks without gaps.
 
 mod bits;
+pub mod int8;
 mod lz4;
 
 use sconce_tensor::memory;
+
+use self::int8::Real;
 
 /// Bytes of a chunk before compression. With its copy it stays in a CPU's cache.
 pub const CHUNK: usize = 1 << 16;
@@ -27,12 +30,15 @@ pub enum Codec {
     Lz4,
     /// The bits of the elements gathered by their place, then LZ4.
     Bits,
+    /// Eight bits an element. What is read is not what was put.
+    Int8(Real),
 }
 
 impl Codec {
     /// The codec of a code in a file.
     pub fn of(code: u8) -> Option<Codec> {
-        [Codec::Raw, Codec::Lz4, Codec::Bits].into_iter().find(|codec| codec.code() == code)
+        let exact = [Codec::Raw, Codec::Lz4, Codec::Bits].into_iter();
+        exact.chain(Real::ALL.map(Codec::Int8)).find(|codec| codec.code() == code)
     }
 
     /// Weights in 16 bits take a quarter less time to compress than with 3, and a hundredth more bytes. Frames of games would
@@ -47,13 +53,29 @@ impl Codec {
             Codec::Raw => 0,
             Codec::Lz4 => 1,
             Codec::Bits => 2,
+            Codec::Int8(Real::F32) => 3,
+            Codec::Int8(Real::F16) => 4,
+            Codec::Int8(Real::Bf16) => 5,
         }
     }
-}
 
-/// Bytes of the elements whose bits may be gathered.
-pub fn is_width(width: u8) -> bool {
-    matches!(width, 1 | 2 | 4 | 8)
+    /// Whether blocks that leave RAM are stored so in compressed RAM.
+    pub fn is_packed(self) -> bool {
+        matches!(self, Codec::Lz4 | Codec::Bits)
+    }
+
+    /// Whether the stored block is not what was put.
+    pub fn is_lossy(self) -> bool {
+        matches!(self, Codec::Int8(_))
+    }
+
+    /// Whether elements of this width may be stored so.
+    pub fn fits(self, width: u8) -> bool {
+        match self {
+            Codec::Int8(real) => real.width() == width,
+            _ => matches!(width, 1 | 2 | 4 | 8),
+        }
+    }
 }
 
 /// Chooses the codec by a trial on the first chunk of the middle half. Returns the stored sample too.
@@ -135,6 +157,9 @@ pub fn decode(codec: Codec, width: u8, stored: &[u8], raw: &mut [u8]) -> Result<
         }
         raw.copy_from_slice(stored);
         return Ok(());
+    }
+    if let Codec::Int8(real) = codec {
+        return int8::decode(real, stored, raw);
     }
     let chunks = raw.len().div_ceil(CHUNK);
     let (table, mut rest) = stored.split_at_checked(chunks * 4).ok_or("a table that is cut off")?;

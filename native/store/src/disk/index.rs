@@ -7,7 +7,7 @@
 //! | 16..20 | the number of the next pack, u32 |
 //! | .. | packs: count u32, then each number u32 and end u64 |
 //! | .. | blocks: count u32, then each digest (16), pack u32, offset u64, bytes u32, stored bytes u32, codec u8, width u8, checksum u32 |
-//! | .. | tensors: count u32, then each name (u16 length, UTF-8), type u8, rank u8, sizes u64, bytes of a block u64, count of blocks u32, blocks u32 |
+//! | .. | tensors: count u32, then each name (u16 length, UTF-8), type u8 (with the highest bit set if it may lose something), rank u8, sizes u64, bytes of a block u64, count of blocks u32, blocks u32 |
 //! | last 4 | CRC-32 of all bytes before |
 //!
 //! All numbers are little-endian.
@@ -25,6 +25,8 @@ pub const MAX_INDEX: u64 = 1 << 30;
 const MAX_BYTES: u64 = 1 << 60;
 /// Most bytes of a name.
 pub const MAX_NAME: usize = 512;
+/// The bit of a type that says that blocks of the tensor may lose something.
+const LOSSY: u8 = 1 << 7;
 /// Bytes of a block's row.
 const BLOCK_ROW: usize = 42;
 
@@ -71,7 +73,8 @@ impl Index {
         for (name, tensor) in &self.tensors {
             bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
             bytes.extend_from_slice(name.as_bytes());
-            bytes.extend_from_slice(&[tensor.dtype.code(), tensor.shape.len() as u8]);
+            let dtype = tensor.dtype.code() | if tensor.lossy { LOSSY } else { 0 };
+            bytes.extend_from_slice(&[dtype, tensor.shape.len() as u8]);
             for size in tensor.shape.iter().chain([&tensor.block]) {
                 bytes.extend_from_slice(&size.to_le_bytes());
             }
@@ -174,11 +177,13 @@ fn stored(from: &mut Reader) -> Result<Stored, String> {
 fn tensor(from: &mut Reader) -> Result<(String, Tensor), String> {
     let name = from.name()?;
     let [dtype, rank] = from.array()?;
+    let lossy = dtype & LOSSY != 0;
+    let dtype = dtype & !LOSSY;
     let dtype = Dtype::of(dtype).ok_or_else(|| format!("type {dtype}"))?;
     let shape = (0..rank).map(|_| from.u64()).collect::<Result<Vec<_>, _>>()?;
     let block = from.u64()?;
     let blocks = from.list(4, Reader::u32)?;
-    Ok((name, Tensor { dtype, shape, block, blocks }))
+    Ok((name, Tensor { dtype, shape, lossy, block, blocks }))
 }
 
 /// The bytes that are left.
@@ -246,6 +251,7 @@ mod tests {
         };
         let mut tensor = Tensor::new("a", Dtype::named("f32").unwrap(), vec![6, 25], 400).unwrap();
         tensor.blocks = vec![0, 1];
+        tensor.lossy = true;
         let empty = Tensor::new("b", Dtype::named("u8").unwrap(), vec![0], 400).unwrap();
         Index {
             generation: 5,

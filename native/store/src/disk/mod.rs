@@ -212,7 +212,7 @@ impl Stored {
             _ if self.codec == Codec::Raw && self.stored != self.raw => {
                 Some("a raw block of another length")
             }
-            _ if !codec::is_width(self.width) => Some("elements of an unknown width"),
+            _ if !self.codec.fits(self.width) => Some("elements of an unknown width"),
             _ if self.offset < HEADER as u64 => Some("a block without a header"),
             _ if self.offset.checked_add(u64::from(self.stored)).is_none() => {
                 Some("a block beyond 2^64")
