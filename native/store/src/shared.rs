@@ -272,7 +272,8 @@ impl Shared {
     fn restored(&self, at: &Stored, packed: Option<&Vec<u8>>) -> Result<(Vec<u8>, u64)> {
         let corrupt = |reason| Error::corrupt(self.place_of(at), reason);
         if let Some(packed) = packed {
-            return at.restore(packed).map(|raw| (raw, 0)).map_err(corrupt);
+            // What lies in RAM is not checked again, as blocks in RAM that are not compressed.
+            return at.decode(packed).map(|raw| (raw, 0)).map_err(corrupt);
         }
         let read = u64::from(at.stored);
         if at.codec == Codec::Raw {

@@ -229,7 +229,7 @@ fn callers_that_put_exact_tensors_meanwhile_read_what_they_put() {
             scope.spawn(move || {
                 for round in 0..60_u64 {
                     let seed = round % 5;
-                    put(store, &format!("lossy {seed}"), seed);
+                    put(store, &format!("lossy {thread} {seed}"), seed);
                     let name = format!("exact {thread} {}", round % 3);
                     store.put(&name, f32s(), &[COUNT / ROW, ROW], &values(seed)).unwrap();
                     assert!(read(store, &name) == values(seed));

@@ -105,20 +105,21 @@ pub fn encode(real: Real, group: u32, raw: &[u8]) -> Option<Vec<u8>> {
     Some(stored)
 }
 
-/// Restores a block into `raw`. Returns the fault of bytes that no encoder makes.
-pub(super) fn decode(real: Real, stored: &[u8], raw: &mut [u8]) -> Result<(), &'static str> {
+/// Restores a block of `length` bytes. Returns the fault of bytes that no encoder makes.
+pub(super) fn decode(real: Real, stored: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
     let width = usize::from(real.width());
     let (group, rest) = stored.split_first_chunk::<4>().ok_or("a group that is cut off")?;
     let group = u32::from_le_bytes(*group) as usize;
-    if !(1..=MOST_GROUP).contains(&group) || !raw.len().is_multiple_of(width) {
+    if !(1..=MOST_GROUP).contains(&group) || !length.is_multiple_of(width) {
         return Err("a group of no such size");
     }
-    let elements = raw.len() / width;
+    let elements = length / width;
     let (scales, steps) =
         rest.split_at_checked(elements.div_ceil(group) * 4).ok_or("scales that are cut off")?;
     if steps.len() != elements {
         return Err("steps of another length");
     }
+    let mut raw = memory::repeated(0, length);
     let parts = raw.chunks_mut(group * width).zip(steps.chunks(group));
     for ((to, steps), scale) in parts.zip(scales.as_chunks().0) {
         let scale = f32::from_le_bytes(*scale);
@@ -129,7 +130,7 @@ pub(super) fn decode(real: Real, stored: &[u8], raw: &mut [u8]) -> Result<(), &'
             real.put(f32::from(step.cast_signed()) * scale, to);
         }
     }
-    Ok(())
+    Ok(raw)
 }
 
 #[cfg(test)]
@@ -158,8 +159,7 @@ mod tests {
                 let raw = bytes(real, (0..count).map(value));
                 let stored = encode(real, group, &raw).unwrap();
                 assert_eq!(stored.len() as u32, stored_bytes(real, group, raw.len() as u32));
-                let mut back = vec![1; raw.len()];
-                assert_eq!(decode(real, &stored, &mut back), Ok(()));
+                let back = decode(real, &stored, raw.len()).unwrap();
                 let width = usize::from(real.width());
                 let parts = raw.chunks(group as usize * width);
                 for (own, back) in parts.zip(back.chunks(group as usize * width)) {
@@ -199,18 +199,17 @@ mod tests {
     fn bytes_that_no_encoder_makes_are_refused() {
         let raw = bytes(Real::Bf16, (0..500).map(|i| i as f32));
         let stored = encode(Real::Bf16, 64, &raw).unwrap();
-        let mut back = vec![0; raw.len()];
         for at in 0..stored.len() {
-            assert!(decode(Real::Bf16, &stored[..at], &mut back).is_err());
+            assert!(decode(Real::Bf16, &stored[..at], raw.len()).is_err());
         }
-        assert!(decode(Real::Bf16, &[&stored[..], &[0]].concat(), &mut back).is_err());
+        assert!(decode(Real::Bf16, &[&stored[..], &[0]].concat(), raw.len()).is_err());
         for group in [0_u32, 257, u32::MAX] {
             let wrong = [&group.to_le_bytes()[..], &stored[4..]].concat();
-            assert!(decode(Real::Bf16, &wrong, &mut back).is_err());
+            assert!(decode(Real::Bf16, &wrong, raw.len()).is_err());
         }
         for scale in [f32::NAN, f32::INFINITY, -1.0] {
             let wrong = [&stored[..4], &scale.to_le_bytes(), &stored[8..]].concat();
-            assert!(decode(Real::Bf16, &wrong, &mut back).is_err());
+            assert!(decode(Real::Bf16, &wrong, raw.len()).is_err());
         }
     }
 }

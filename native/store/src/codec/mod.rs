@@ -3,6 +3,10 @@
 //!
 //! A compressed block is, for each chunk of [`CHUNK`] bytes, its stored length (u32, with the highest bit set if the
 //! chunk is raw), and then the chunks without gaps.
+//!
+//! With gathered bits a mask (u64) stands before: bit `8 * byte + bit` says that this bit of the elements is in the part
+//! that LZ4 gets, whose length the table has. The other bits come before it in each chunk, as planes, or as whole bytes if
+//! the mask has no bit of a byte, and then the elements behind the last group.
 
 mod bits;
 pub mod int8;
@@ -10,6 +14,7 @@ mod lz4;
 
 use sconce_tensor::memory;
 
+use self::bits::Mask;
 use self::int8::Real;
 
 /// Bytes of a chunk before compression. With its copy it stays in a CPU's cache.
@@ -18,8 +23,14 @@ pub const CHUNK: usize = 1 << 16;
 const WORTH: f64 = 0.95;
 /// The mark of a chunk that LZ4 did not shorten.
 const RAW: u32 = 1 << 31;
-/// The acceleration of LZ4, unless another one is better.
+/// The acceleration of LZ4.
 const LEAST: i32 = 3;
+/// Bytes on which it is tried which planes gain.
+const TRIAL: usize = 1 << 14;
+/// LZ4 gets the planes that it makes shorter than this share.
+const PLANE_WORTH: f64 = 0.9;
+/// LZ4 gets all planes if it makes a block shorter than this share of what it is otherwise.
+const MASK_WORTH: f64 = 0.97;
 
 /// How the bytes of a block are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,12 +50,6 @@ impl Codec {
     pub fn of(code: u8) -> Option<Codec> {
         let exact = [Codec::Raw, Codec::Lz4, Codec::Bits].into_iter();
         exact.chain(Real::ALL.map(Codec::Int8)).find(|codec| codec.code() == code)
-    }
-
-    /// Weights in 16 bits take a quarter less time to compress than with 3, and a hundredth more bytes. Frames of games would
-    /// take a tenth more.
-    fn acceleration(self, width: u8) -> i32 {
-        if self == Codec::Bits && width == 2 { 12 } else { LEAST }
     }
 
     /// The code in a file.
@@ -111,85 +116,149 @@ pub fn encode(raw: &[u8], width: u8) -> (Codec, Option<Vec<u8>>) {
     }
 }
 
+/// The planes of a block that LZ4 gets, by a trial on a part of it.
+fn mask_of(raw: &[u8], width: u8) -> Mask {
+    let all = Mask::all(width);
+    let Some(sample) = raw.get(raw.len() / 4 / 8 * 8..).and_then(|raw| raw.get(..TRIAL)) else {
+        return all;
+    };
+    if raw.len() < CHUNK {
+        return all;
+    }
+    let (mut planes, mut short) = ([0; TRIAL], [0; TRIAL]);
+    bits::gather(width, all, sample, &mut planes, &mut []);
+    let (plane, _) = all.lengths(width, TRIAL);
+    let mut gains = |plane: &[u8]| {
+        let room = (PLANE_WORTH * plane.len() as f64) as usize;
+        lz4::compress(LEAST, plane, short.get_mut(..room)?)
+    };
+    let mut mask = Mask(0);
+    // The planes that gain come together: planes that resemble each other gain more so.
+    let mut chosen = memory::with_capacity(TRIAL);
+    for (at, plane) in planes.chunks(plane).enumerate() {
+        if gains(plane).is_some() {
+            mask.0 |= 1 << at;
+            chosen.extend_from_slice(plane);
+        }
+    }
+    let together = gains(&chosen).unwrap_or(chosen.len()) + TRIAL - chosen.len();
+    let is_worse = gains(&planes).is_some_and(|all| (all as f64) < MASK_WORTH * together as f64);
+    if is_worse { all } else { mask }
+}
+
 /// The stored bytes of a compressed block.
 pub fn encode_as(codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
-    encode_by(codec.acceleration(width), codec, width, raw)
-}
-
-/// The stored bytes of a compressed block, as former versions stored it. `None` if they stored it as [`encode_as`] does.
-pub(crate) fn encode_formerly(codec: Codec, width: u8, raw: &[u8]) -> Option<Vec<u8>> {
-    (codec.acceleration(width) != LEAST).then(|| encode_by(LEAST, codec, width, raw))
-}
-
-fn encode_by(acceleration: i32, codec: Codec, width: u8, raw: &[u8]) -> Vec<u8> {
+    let mask = (codec == Codec::Bits).then(|| mask_of(raw, width));
+    let head = if mask.is_some() { 8 } else { 0 };
     let chunks = raw.len().div_ceil(CHUNK);
-    let mut stored = memory::with_capacity(chunks * 4 + raw.len());
-    stored.resize(chunks * 4, 0);
-    let mut gathered = vec![0; CHUNK.min(raw.len())];
-    let mut short = vec![0; CHUNK.min(raw.len())];
+    let mut stored = memory::with_capacity(head + chunks * 4 + raw.len());
+    if let Some(Mask(mask)) = mask {
+        stored.extend_from_slice(&mask.to_le_bytes());
+    }
+    stored.resize(head + chunks * 4, 0);
+    let mut planes = vec![0; if mask.is_some() { CHUNK.min(raw.len()) } else { 0 }];
     for (at, chunk) in raw.chunks(CHUNK).enumerate() {
-        let from = match (codec, gathered.get_mut(..chunk.len())) {
-            (Codec::Bits, Some(gathered)) => {
-                bits::gather(width, chunk, gathered);
-                &*gathered
-            }
-            _ => chunk,
-        };
-        // A chunk that gets no shorter does not fit.
-        let room = short.get_mut(..chunk.len().saturating_sub(1)).unwrap_or_default();
-        let (length, bytes) = match lz4::compress(acceleration, from, room) {
-            Some(written) => (written as u32, short.get(..written).unwrap_or_default()),
-            None => (chunk.len() as u32 | RAW, chunk),
-        };
-        stored.extend_from_slice(bytes);
-        if let Some(place) = stored.get_mut(at * 4..at * 4 + 4) {
+        let mut from = chunk;
+        if let Some(mask) = mask {
+            let (_, count) = mask.lengths(width, chunk.len());
+            let begin = stored.len();
+            stored.resize(begin + chunk.len() - count, 0);
+            let others = stored.get_mut(begin..).unwrap_or_default();
+            let planes = planes.get_mut(..count).unwrap_or_default();
+            bits::gather(width, mask, chunk, planes, others);
+            from = planes;
+        }
+        let length = appended(from, &mut stored);
+        if let Some(place) = stored.get_mut(head + at * 4..head + at * 4 + 4) {
             place.copy_from_slice(&length.to_le_bytes());
         }
     }
     stored
 }
 
-/// Restores a block into `raw`, whose length is that of the block. Returns the fault of bytes that no encoder makes.
-pub fn decode(codec: Codec, width: u8, stored: &[u8], raw: &mut [u8]) -> Result<(), &'static str> {
-    if codec == Codec::Raw {
-        if stored.len() != raw.len() {
-            return Err("a raw block of another length");
+/// Appends bytes, compressed if they get shorter. Returns the entry of the table.
+fn appended(from: &[u8], stored: &mut Vec<u8>) -> u32 {
+    let begin = stored.len();
+    // A chunk that gets no shorter does not fit.
+    stored.resize(begin + from.len().saturating_sub(1), 0);
+    let written = lz4::compress(LEAST, from, stored.get_mut(begin..).unwrap_or_default());
+    stored.truncate(begin + written.unwrap_or_default());
+    match written {
+        Some(written) => written as u32,
+        None => {
+            stored.extend_from_slice(from);
+            from.len() as u32 | RAW
         }
-        raw.copy_from_slice(stored);
-        return Ok(());
     }
-    if let Codec::Int8(real) = codec {
-        return int8::decode(real, stored, raw);
-    }
-    let chunks = raw.len().div_ceil(CHUNK);
-    let (table, mut rest) = stored.split_at_checked(chunks * 4).ok_or("a table that is cut off")?;
-    let (table, _) = table.as_chunks::<4>();
-    let mut gathered = vec![0; CHUNK.min(raw.len())];
-    for (place, length) in raw.chunks_mut(CHUNK).zip(table) {
-        let length = u32::from_le_bytes(*length);
-        let bytes = (length & !RAW) as usize;
-        let (chunk, after) = rest.split_at_checked(bytes).ok_or("a chunk that is cut off")?;
-        rest = after;
-        if length & RAW != 0 {
-            if bytes != place.len() {
-                return Err("a raw chunk of another length");
+}
+
+/// Restores a block of `length` bytes. Returns the fault of bytes that no encoder makes.
+pub fn decode(
+    codec: Codec,
+    width: u8,
+    stored: &[u8],
+    length: usize,
+) -> Result<Vec<u8>, &'static str> {
+    match codec {
+        Codec::Raw if stored.len() != length => Err("a raw block of another length"),
+        Codec::Raw => Ok(memory::copied(stored)),
+        Codec::Int8(real) => int8::decode(real, stored, length),
+        Codec::Lz4 => decode_chunks(None, width, stored, length),
+        Codec::Bits => {
+            let (mask, rest) = stored.split_first_chunk().ok_or("a mask that is cut off")?;
+            let mask = Mask(u64::from_le_bytes(*mask));
+            if mask.0 & !Mask::all(width).0 != 0 {
+                return Err("a mask of other elements");
             }
-            place.copy_from_slice(chunk);
-            continue;
-        }
-        let place_bytes = place.len();
-        let to = match codec {
-            Codec::Bits => gathered.get_mut(..place.len()).unwrap_or_default(),
-            _ => &mut *place,
-        };
-        if lz4::decompress(chunk, to) != Some(place_bytes) {
-            return Err("a chunk that LZ4 cannot read");
-        }
-        if codec == Codec::Bits {
-            bits::scatter(width, &gathered, place);
+            decode_chunks(Some(mask), width, rest, length)
         }
     }
-    if rest.is_empty() { Ok(()) } else { Err("bytes behind the last chunk") }
+}
+
+fn decode_chunks(
+    mask: Option<Mask>,
+    width: u8,
+    stored: &[u8],
+    length: usize,
+) -> Result<Vec<u8>, &'static str> {
+    let chunks = length.div_ceil(CHUNK);
+    let (table, mut rest) = stored.split_at_checked(chunks * 4).ok_or("a table that is cut off")?;
+    let mut planes = vec![0; if mask.is_some() { CHUNK.min(length) } else { 0 }];
+    let mut raw: Vec<u8> = memory::with_capacity(length);
+    for entry in table.as_chunks().0 {
+        let entry = u32::from_le_bytes(*entry);
+        let (is_raw, bytes) = (entry & RAW != 0, (entry & !RAW) as usize);
+        let begin = raw.len();
+        // A chunk at a time stays in a CPU's cache.
+        raw.resize(length.min(begin + CHUNK), 0);
+        let place = raw.get_mut(begin..).unwrap_or_default();
+        let count = mask.map_or(place.len(), |mask| mask.lengths(width, place.len()).1);
+        let others = place.len() - count;
+        let (others, after) = rest.split_at_checked(others).ok_or("planes that are cut off")?;
+        let (chunk, after) = after.split_at_checked(bytes).ok_or("a chunk that is cut off")?;
+        rest = after;
+        let Some(mask) = mask else {
+            restore(is_raw, chunk, place)?;
+            continue;
+        };
+        let planes = planes.get_mut(..count).unwrap_or_default();
+        restore(is_raw, chunk, planes)?;
+        bits::scatter(width, mask, planes, others, place);
+    }
+    if rest.is_empty() { Ok(raw) } else { Err("bytes behind the last chunk") }
+}
+
+/// Restores one entry of the table.
+fn restore(is_raw: bool, chunk: &[u8], to: &mut [u8]) -> Result<(), &'static str> {
+    match is_raw {
+        true if chunk.len() != to.len() => Err("a raw chunk of another length"),
+        true => {
+            to.copy_from_slice(chunk);
+            Ok(())
+        }
+        false if lz4::decompress(chunk, to) == Some(to.len()) => Ok(()),
+        false => Err("a chunk that LZ4 cannot read"),
+    }
 }
 
 #[cfg(test)]
@@ -210,9 +279,8 @@ mod tests {
                 let raw: Vec<u8> = bf16(len as u32 / 2 + 1).into_iter().take(len).collect();
                 for codec in [Codec::Lz4, Codec::Bits] {
                     let stored = encode_as(codec, width, &raw);
-                    let mut back = vec![1; len];
-                    assert_eq!(decode(codec, width, &stored, &mut back), Ok(()));
-                    assert!(back == raw, "{codec:?} width {width} length {len}");
+                    let back = decode(codec, width, &stored, len);
+                    assert!(back == Ok(raw.clone()), "{codec:?} width {width} length {len}");
                 }
             }
         }
@@ -235,16 +303,15 @@ mod tests {
     fn bytes_that_no_encoder_makes_are_refused() {
         let raw = bf16(60_000);
         let stored = encode_as(Codec::Bits, 2, &raw);
-        let mut back = vec![0; raw.len()];
         for at in 0..stored.len().min(600) {
             let mut damaged = stored.clone();
             damaged[at] ^= 0x55;
             // Other bytes may come out: the checksum of a block finds these.
-            let _ = decode(Codec::Bits, 2, &damaged, &mut back);
-            assert!(decode(Codec::Bits, 2, &stored[..at], &mut back).is_err());
+            let _ = decode(Codec::Bits, 2, &damaged, raw.len());
+            assert!(decode(Codec::Bits, 2, &stored[..at], raw.len()).is_err());
         }
         let longer = [stored.clone(), vec![0]].concat();
-        assert!(decode(Codec::Bits, 2, &longer, &mut back).is_err());
-        assert!(decode(Codec::Raw, 2, &raw[1..], &mut back).is_err());
+        assert!(decode(Codec::Bits, 2, &longer, raw.len()).is_err());
+        assert!(decode(Codec::Raw, 2, &raw[1..], raw.len()).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0..8 | `SCSTORE1` |
+//! | 0..8 | `SCSTORE2`: the format of the index and of the blocks |
 //! | 8..16 | generation, u64: one more at each commit |
 //! | 16..20 | the number of the next pack, u32 |
 //! | .. | packs: count u32, then each number u32 and end u64 |
@@ -18,7 +18,9 @@ use super::{Digest, Stored};
 use crate::codec::Codec;
 use crate::tensor::{Dtype, MAX_BLOCK, Tensor};
 
-const MAGIC: &[u8; 8] = b"SCSTORE1";
+const NAME: &[u8; 7] = b"SCSTORE";
+/// The format of the index and of the blocks.
+const VERSION: u8 = b'2';
 /// Most bytes of an index: some ten million tensors.
 pub const MAX_INDEX: u64 = 1 << 30;
 /// Most bytes of all packs.
@@ -49,7 +51,8 @@ impl Index {
     /// The bytes of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 + self.blocks.len() * BLOCK_ROW);
-        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(NAME);
+        bytes.push(VERSION);
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.next_pack.to_le_bytes());
         let count =
@@ -95,13 +98,18 @@ impl Index {
     pub fn of_bytes(bytes: &[u8]) -> Result<Index, String> {
         let (body, sum) = bytes.split_last_chunk::<4>().ok_or("an index that is cut off")?;
         let (found, expected) = (crc32fast::hash(body), u32::from_le_bytes(*sum));
-        if !body.starts_with(MAGIC) {
-            return Err("no index of a store".into());
+        match body.strip_prefix(NAME).and_then(<[u8]>::first) {
+            None => return Err("no index of a store".into()),
+            _ if found != expected => {
+                return Err(format!("checksum {found:08x}, expected {expected:08x}"));
+            }
+            Some(version) if *version != VERSION => {
+                let (found, own) = (version.escape_ascii(), VERSION.escape_ascii());
+                return Err(format!("version {found} of the format, expected {own}"));
+            }
+            Some(_) => {}
         }
-        if found != expected {
-            return Err(format!("checksum {found:08x}, expected {expected:08x}"));
-        }
-        let mut from = Reader(body.get(MAGIC.len()..).unwrap_or_default());
+        let mut from = Reader(body.get(NAME.len() + 1..).unwrap_or_default());
         let (generation, next_pack) = (from.u64()?, from.u32()?);
         let packs = from.list(12, |from| Ok((from.u32()?, from.u64()?)))?;
         let blocks = from.list(BLOCK_ROW, stored)?;
@@ -266,6 +274,17 @@ mod tests {
     fn an_index_reads_back() {
         assert_eq!(Index::of_bytes(&index().to_bytes()), Ok(index()));
         assert_eq!(Index::of_bytes(&Index::default().to_bytes()), Ok(Index::default()));
+    }
+
+    #[test]
+    fn an_index_of_another_version_is_named() {
+        let mut bytes = index().to_bytes();
+        bytes[7] = b'1';
+        let end = bytes.len() - 4;
+        let sum = crc32fast::hash(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
+        let reason = Index::of_bytes(&bytes).unwrap_err();
+        assert_eq!(reason, "version 1 of the format, expected 2");
     }
 
     #[test]

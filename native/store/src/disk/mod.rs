@@ -224,9 +224,12 @@ impl Stored {
     /// Checks the stored bytes and restores the block.
     pub(crate) fn restore(&self, stored: &[u8]) -> std::result::Result<Vec<u8>, String> {
         self.check(stored)?;
-        let mut raw = sconce_tensor::memory::repeated(0, self.raw as usize);
-        codec::decode(self.codec, self.width, stored, &mut raw)?;
-        Ok(raw)
+        self.decode(stored)
+    }
+
+    /// Restores the block from bytes that were checked.
+    pub(crate) fn decode(&self, stored: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        Ok(codec::decode(self.codec, self.width, stored, self.raw as usize)?)
     }
 
     /// Checks the stored bytes, not the block that they become.
