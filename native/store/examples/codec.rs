@@ -2,6 +2,8 @@
 //! bf16 from RAM to compressed RAM and back; and, with a folder, that of a
 //! megabyte from disk, of which the system holds nothing: `codec [FOLDER]`.
 
+#![allow(clippy::disallowed_methods)]
+
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Storing blocks that have gone cold in eight bits an element, where packs are rewritten.
 //!
-//! A block is cold if it lies on disk only. Its stored form may change if every tensor that uses it was put with leave to
-//! lose something. The digest then is that of the bytes that are read from now on, so a later put of the original bytes
-//! gets a block of its own, and every check compares what is read.
+//! A block is cold if it lies on disk only. Its stored form may change if every tensor that uses it was put with
+//! permission to lose something. The digest then is that of the bytes that are read from now on, so a later put of the
+//! original bytes gets a block of its own, and every check compares what is read.
 
 use sconce_tensor::{Result, memory};
 

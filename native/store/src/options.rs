@@ -27,7 +27,7 @@ pub struct StoreOptions {
     pub block: u64,
     /// Whether blocks are compressed that gain by it.
     pub compress: bool,
-    /// How blocks that have gone cold are stored, of tensors that were put with leave to lose something.
+    /// How blocks that have gone cold are stored, of tensors that were put with permission to lose something.
     #[serde(default)]
     pub cold: Option<Cold>,
     /// Threads that prefetch and compress.

@@ -272,7 +272,7 @@ impl Shared {
     fn restored(&self, at: &Stored, packed: Option<&Vec<u8>>) -> Result<(Vec<u8>, u64)> {
         let corrupt = |reason| Error::corrupt(self.place_of(at), reason);
         if let Some(packed) = packed {
-            // What lies in RAM is not checked again, as blocks in RAM that are not compressed.
+            // Bytes in RAM are not checked again, compressed or not.
             return at.decode(packed).map(|raw| (raw, 0)).map_err(corrupt);
         }
         let read = u64::from(at.stored);

@@ -48,7 +48,7 @@ fn assert_near(found: &[u8], put: &[u8]) {
 }
 
 #[test]
-fn cold_blocks_lose_something_only_with_leave_of_each_tensor_and_of_the_store() {
+fn cold_blocks_lose_something_only_with_permission_of_each_tensor_and_of_the_store() {
     let disk = Lossy::default();
     let store = Store::on(Box::new(disk.clone()), cold()).unwrap();
     (0..4).for_each(|seed| put(&store, &format!("lossy {seed}"), seed));

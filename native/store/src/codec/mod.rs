@@ -41,7 +41,7 @@ pub enum Codec {
     Lz4,
     /// The bits of the elements gathered by their place, then LZ4.
     Bits,
-    /// Eight bits an element. What is read is not what was put.
+    /// Eight bits an element, which is lossy.
     Int8(Real),
 }
 
