@@ -92,6 +92,51 @@ defmodule Sconce.StoreTest do
     assert_raise ArgumentError, ~r/option :block/, fn -> Store.open("x", block: 1) end
   end
 
+  test "cold blocks lose something only with permission of the store and of the tensor" do
+    folder = Path.join(tmp_dir!("store"), "store")
+    wave = for n <- 1..6000, do: :math.sin(n)
+    floats = for x <- wave, into: <<>>, do: <<x::float-32-little>>
+    weights = %{data: floats, shape: {100, 60}, type: {:f, 32}}
+    {:ok, store} = Store.open(folder, block: 4096)
+    :ok = Store.put(store, "lossy", weights, lossy: true)
+    :ok = Store.put_all(store, %{"exact" => Enum.reverse(wave)})
+    {:ok, exact} = Store.get(store, "exact")
+    :ok = Store.put(store, "whole numbers", tensor(7, 2000), lossy: true)
+    :ok = Store.close(store)
+
+    # Nothing of a store that was just opened is in RAM.
+    {:ok, store} = Store.open(folder, block: 4096)
+    {:ok, _bytes} = Store.compact(store, share: 1.0)
+    assert Store.get(store, "lossy") == {:ok, weights}
+    assert {:ok, %{lossy: true, lossy_blocks: 0, blocks: blocks}} = Store.info(store, "lossy")
+    refute inspect(store) =~ "lossy"
+    :ok = Store.close(store)
+
+    {:ok, store} = Store.open(folder, block: 4096, cold: :int8)
+    {:ok, freed} = Store.compact(store)
+    assert freed > 12_000
+    assert {:ok, %{lossy: true, lossy_blocks: ^blocks}} = Store.info(store, "lossy")
+    {:ok, read} = Store.get(store, "lossy")
+    assert read != weights
+    assert %{shape: {100, 60}, type: {:f, 32}} = read
+    read = for <<x::float-32-little <- read.data>>, do: x
+    assert Enum.zip_with(wave, read, &abs(&1 - &2)) |> Enum.max() <= 1 / 250
+    assert Store.get(store, "exact") == {:ok, exact}
+    assert Store.get(store, "whole numbers") == {:ok, tensor(7, 2000)}
+    assert {:ok, %{lossy: false, lossy_blocks: 0}} = Store.info(store, "exact")
+
+    assert {:ok, %{lossy_blocks: ^blocks, quantised: ^blocks, lossy: ^blocks}} =
+             Store.stats(store)
+
+    assert inspect(store) =~ "#{blocks} lossy blocks>"
+    assert Store.verify(store) == {:ok, []}
+
+    # The same numbers put again are exact.
+    :ok = Store.put(store, "lossy", weights, lossy: true)
+    assert Store.get(store, "lossy") == {:ok, weights}
+    assert {:ok, %{lossy_blocks: 0}} = Store.stats(store)
+  end
+
   test "one writes, others read, and a closed store says so" do
     store = store()
     assert {:error, %Error{kind: :busy}} = Store.open(store.path)

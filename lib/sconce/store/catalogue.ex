@@ -28,6 +28,13 @@ defmodule Sconce.Store.Catalogue do
       default: true,
       doc: "Whether blocks that get shorter by it are compressed."
     ],
+    cold: [
+      type: {:in, [nil, :int8]},
+      default: nil,
+      doc:
+        "How `compact/2` stores cold blocks of tensors that were put with `lossy: true`; `:int8` is eight bits an element, " <>
+          "`nil` as they are."
+    ],
     threads: [
       type: :non_neg_integer,
       default: 2,
@@ -75,6 +82,15 @@ defmodule Sconce.Store.Catalogue do
     ]
   ]
 
+  @put [
+         lossy: [
+           type: :boolean,
+           default: false,
+           doc:
+             "Whether cold blocks of the tensors may lose something in a store that was opened with `cold: :int8`."
+         ]
+       ] ++ @commit
+
   @get [
     rows: [
       type: {:or, [{:tuple, [:non_neg_integer, :non_neg_integer]}, nil]},
@@ -106,6 +122,7 @@ defmodule Sconce.Store.Catalogue do
   @doc "The options of a function."
   @spec schema(atom) :: Sconce.Options.schema()
   def schema(:open), do: @open
+  def schema(:put), do: @put
   def schema(:commit), do: @commit
   def schema(:get), do: @get
   def schema(:compact), do: @compact
