@@ -82,9 +82,6 @@ impl Stored {
             return Err("another checksum than was written".into());
         }
         let codec = Codec::of(self.codec).ok_or_else(|| format!("codec {}", self.codec))?;
-        let mut bytes = memory::with_capacity(raw);
-        bytes.resize(raw, 0);
-        codec::decode(codec, WIDTH, stored, &mut bytes)?;
-        Ok(bytes)
+        Ok(codec::decode(codec, WIDTH, stored, raw)?)
     }
 }

@@ -39,8 +39,10 @@ pub enum Codec {
     Raw,
     /// LZ4.
     Lz4,
-    /// The bits of the elements gathered by their place, then LZ4.
+    /// The bits of the elements gathered by their place, then LZ4 of those that it shortens.
     Bits,
+    /// The bits gathered, then LZ4 of all, as former versions stored blocks. It is only read.
+    FormerBits,
     /// Eight bits an element, which is lossy.
     Int8(Real),
 }
@@ -48,7 +50,7 @@ pub enum Codec {
 impl Codec {
     /// The codec of a code in a file.
     pub fn of(code: u8) -> Option<Codec> {
-        let exact = [Codec::Raw, Codec::Lz4, Codec::Bits].into_iter();
+        let exact = [Codec::Raw, Codec::Lz4, Codec::Bits, Codec::FormerBits].into_iter();
         exact.chain(Real::ALL.map(Codec::Int8)).find(|codec| codec.code() == code)
     }
 
@@ -57,7 +59,8 @@ impl Codec {
         match self {
             Codec::Raw => 0,
             Codec::Lz4 => 1,
-            Codec::Bits => 2,
+            Codec::FormerBits => 2,
+            Codec::Bits => 6,
             Codec::Int8(Real::F32) => 3,
             Codec::Int8(Real::F16) => 4,
             Codec::Int8(Real::Bf16) => 5,
@@ -204,6 +207,7 @@ pub fn decode(
         Codec::Raw => Ok(memory::copied(stored)),
         Codec::Int8(real) => int8::decode(real, stored, length),
         Codec::Lz4 => decode_chunks(None, width, stored, length),
+        Codec::FormerBits => decode_former(width, stored, length),
         Codec::Bits => {
             let (mask, rest) = stored.split_first_chunk().ok_or("a mask that is cut off")?;
             let mask = Mask(u64::from_le_bytes(*mask));
@@ -213,6 +217,17 @@ pub fn decode(
             decode_chunks(Some(mask), width, rest, length)
         }
     }
+}
+
+fn decode_former(width: u8, stored: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
+    let gathered = decode_chunks(None, width, stored, length)?;
+    let mut raw = memory::repeated(0, length);
+    let mask = Mask::all(width);
+    for (from, to) in gathered.chunks(CHUNK).zip(raw.chunks_mut(CHUNK)) {
+        let (planes, others) = from.split_at(mask.lengths(width, from.len()).1);
+        bits::scatter(width, mask, planes, others, to);
+    }
+    Ok(raw)
 }
 
 fn decode_chunks(
@@ -283,6 +298,20 @@ mod tests {
                     assert!(back == Ok(raw.clone()), "{codec:?} width {width} length {len}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn blocks_of_former_versions_are_read() {
+        for len in [0, 9, 5000, CHUNK, CHUNK + 700] {
+            let raw: Vec<u8> = bf16(len as u32 / 2 + 1).into_iter().take(len).collect();
+            let mut gathered = vec![0; len];
+            for (from, to) in raw.chunks(CHUNK).zip(gathered.chunks_mut(CHUNK)) {
+                let (planes, others) = to.split_at_mut(Mask::all(2).lengths(2, from.len()).1);
+                bits::gather(2, Mask::all(2), from, planes, others);
+            }
+            let stored = encode_as(Codec::Lz4, 2, &gathered);
+            assert!(decode(Codec::FormerBits, 2, &stored, len) == Ok(raw));
         }
     }
 

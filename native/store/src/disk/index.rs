@@ -21,6 +21,8 @@ use crate::tensor::{Dtype, MAX_BLOCK, Tensor};
 const NAME: &[u8; 7] = b"SCSTORE";
 /// The format of the index and of the blocks.
 const VERSION: u8 = b'2';
+/// A former format, which is read too.
+const FORMER: u8 = b'1';
 /// Most bytes of an index: some ten million tensors.
 pub const MAX_INDEX: u64 = 1 << 30;
 /// Most bytes of all packs.
@@ -103,7 +105,7 @@ impl Index {
             _ if found != expected => {
                 return Err(format!("checksum {found:08x}, expected {expected:08x}"));
             }
-            Some(version) if *version != VERSION => {
+            Some(version) if !(FORMER..=VERSION).contains(version) => {
                 let (found, own) = (version.escape_ascii(), VERSION.escape_ascii());
                 return Err(format!("version {found} of the format, expected {own}"));
             }
@@ -279,12 +281,12 @@ mod tests {
     #[test]
     fn an_index_of_another_version_is_named() {
         let mut bytes = index().to_bytes();
-        bytes[7] = b'1';
+        bytes[7] = b'3';
         let end = bytes.len() - 4;
         let sum = crc32fast::hash(&bytes[..end]);
         bytes[end..].copy_from_slice(&sum.to_le_bytes());
         let reason = Index::of_bytes(&bytes).unwrap_err();
-        assert_eq!(reason, "version 1 of the format, expected 2");
+        assert_eq!(reason, "version 3 of the format, expected 2");
     }
 
     #[test]
