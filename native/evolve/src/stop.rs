@@ -2,7 +2,8 @@
 
 use sconce_tensor::{Error, Result};
 
-/// A question that long work asks often, on any thread. The answer true ends the work with [`Error::Cancelled`].
+/// A question that long work asks often, on any thread. The answer true ends the work with [`Error::Cancelled`],
+/// and stays true.
 pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// The answer of a caller that waits as long as it takes.

@@ -90,7 +90,10 @@ fn from_disk(folder: &Path) {
         for file in std::fs::read_dir(folder.join("packs")).unwrap() {
             let file = File::open(file.unwrap().path()).unwrap();
             // SAFETY: the descriptor is that of an open file.
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            #[cfg(target_os = "linux")]
+            unsafe {
+                libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED)
+            };
         }
         let name = rng.below(turn, READS).to_string();
         times.push(seconds(|| drop(store.read(&name, None, 0).unwrap())));

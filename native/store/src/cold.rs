@@ -81,7 +81,8 @@ impl Shared {
         cold.map_or(0, |(_, bytes)| u64::from(block.at.stored.saturating_sub(bytes)))
     }
 
-    /// Appends the lossy form of a block, if the block is cold. False if it is not, and was not appended.
+    /// Appends the lossy form of a block, if the block is cold. False if it stays as it is: it is not cold, or a
+    /// put has used it meanwhile.
     pub(crate) fn cooled(&self, writer: &mut Writer, id: Id, stored: &[u8]) -> Result<bool> {
         let mut state = self.state();
         let Some(block) = state.blocks.get_mut(&id) else { return Ok(false) };
@@ -109,7 +110,8 @@ impl Shared {
 
 /// The lossy form of the stored bytes of a block. `None` for one that must stay exact, or is damaged.
 fn quantised(at: &Stored, form: Int8Form, stored: &[u8]) -> Option<Quantised> {
-    let raw = at.restore(stored).ok()?;
+    // A new digest must not hide that the bytes are not those of the former one.
+    let raw = at.restore(stored).ok().filter(|raw| Digest::of(raw) == at.digest)?;
     let stored = int8::encode(form.real, form.group, &raw)?;
     let (codec, crc) = (Codec::Int8(form.real), crc32fast::hash(&stored));
     let new = Stored { codec, crc, stored: stored.len() as u32, ..*at };

@@ -203,8 +203,10 @@ impl State {
 
     /// A block has another content than before.
     pub(crate) fn rename(&mut self, id: Id, old: Digest, new: Digest) {
-        if self.by_digest.get(&old) == Some(&id) {
-            self.by_digest.remove(&old);
+        for known in [&mut self.by_digest, &mut self.damaged] {
+            if known.get(&old) == Some(&id) {
+                known.remove(&old);
+            }
         }
         // Another tensor may have been put with exactly these bytes.
         self.by_digest.entry(new).or_insert(id);
@@ -213,6 +215,7 @@ impl State {
     /// A damaged block of this content has a sound place again, and one more use.
     pub(crate) fn mended(&mut self, at: Stored) -> Option<Id> {
         let id = self.damaged.remove(&at.digest)?;
+        self.blocks.get(&id).filter(|block| block.at.digest == at.digest)?;
         self.moved(id, at);
         let block = self.blocks.get_mut(&id)?;
         block.uses += 1;

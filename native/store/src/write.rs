@@ -116,7 +116,10 @@ impl Shared {
             Ok(state.add(at, true))
         })?;
         let mut state = self.state();
-        if let Some(packed) = packed {
+        // The block of another thread may have another form.
+        let same = |at: &Stored| (at.codec, at.width, at.crc) == (codec, width, crc);
+        let is_own = state.blocks.get(&id).is_some_and(|block| same(&block.at));
+        if let Some(packed) = packed.filter(|_| is_own) {
             state.keep_compressed(id, Arc::new(packed));
         }
         state.keep(id, copy);

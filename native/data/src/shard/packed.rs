@@ -81,7 +81,21 @@ impl Stored {
         if crc32fast::hash(stored) != self.crc {
             return Err("another checksum than was written".into());
         }
-        let codec = Codec::of(self.codec).ok_or_else(|| format!("codec {}", self.codec))?;
+        let codec = Codec::of(self.codec).filter(|codec| !codec.is_lossy());
+        let codec = codec.ok_or_else(|| format!("codec {}", self.codec))?;
         Ok(codec::decode(codec, WIDTH, stored, raw)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_in_a_codec_that_loses_something_is_refused() {
+        for codec in [3, 4, 5, 255] {
+            let segment = Stored { bytes: 0, crc: crc32fast::hash(&[]), codec };
+            assert_eq!(segment.unpack(&[], 0), Err(format!("codec {codec}")));
+        }
     }
 }

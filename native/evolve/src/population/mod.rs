@@ -28,6 +28,8 @@ use crate::variation::{Pairs, Variation};
 
 /// Individuals of a block from which on it is faster to read all of it.
 const TOGETHER: usize = 3;
+/// Numbers of an individual up to which this is so: each thread has memory for a block.
+const MOST_TOGETHER: usize = 1 << 16;
 /// Most individuals.
 const MOST: usize = 1 << 24;
 /// Largest magnitude of a number of an individual. A larger one would be infinite in 16 bits.
@@ -187,7 +189,7 @@ impl Population {
             let (own, rest) = std::mem::take(&mut rows).split_at_mut(part.len() * size);
             rows = rest;
             let own = own.chunks_exact_mut(size).zip(part);
-            if part.len() < TOGETHER {
+            if part.len() < TOGETHER || size > MOST_TOGETHER {
                 own.for_each(|(row, at)| self.stored.read(&self.network, *at, row));
                 continue;
             }

@@ -182,7 +182,8 @@ impl Vectors {
     /// The entries of a single vector; `None` for several vectors.
     pub(super) fn sparse(&self) -> Option<Entries<'_>> {
         let entries = || &self.sparse.entries[..self.sparse.count + AHEAD];
-        (self.rows == 1).then(|| Entries { entries: entries(), width: self.width })
+        (self.rows == 1 && self.has_places)
+            .then(|| Entries { entries: entries(), width: self.width })
     }
 
     /// The indices at which several vectors are not all 0. `None` if more than 7/8 of all indices qualify: reading all

@@ -4,7 +4,9 @@ use sconce_tensor::simd::{LANES, Level};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::input::{Entries, Entry, Vectors};
+#[cfg(target_arch = "x86_64")]
+use super::input::Entry;
+use super::input::{Entries, Vectors};
 use super::int8::{Code, Codes};
 use super::rows::{All, Rows};
 use super::{AHEAD, BLOCK, ROWS, ROWS_OF_INT8, Sums, Vector, portable, tiles};

@@ -119,6 +119,9 @@ pub(super) fn decode(real: Real, stored: &[u8], length: usize) -> Result<Vec<u8>
     if steps.len() != elements {
         return Err("steps of another length");
     }
+    if steps.contains(&i8::MIN.cast_unsigned()) {
+        return Err("a step that no encoder makes");
+    }
     let mut raw = memory::repeated(0, length);
     let parts = raw.chunks_mut(group * width).zip(steps.chunks(group));
     for ((to, steps), scale) in parts.zip(scales.as_chunks().0) {
