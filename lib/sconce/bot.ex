@@ -322,9 +322,11 @@ defmodule Sconce.Bot do
       {:ok, turn} ->
         %{state | turn: turn}
 
-      {:error, reason} ->
-        Logger.error("a bot could not take a frame: #{inspect(reason)}")
-        %{state | turn: %{turn | unseen: nil}}
+      {:error, {kind, _message} = reason} ->
+        if kind != state.raised,
+          do: Logger.error("a bot could not take a frame: #{inspect(reason)}")
+
+        %{state | turn: Turn.unseen(turn), raised: kind}
     end
   end
 

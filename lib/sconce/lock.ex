@@ -1,7 +1,8 @@
 defmodule Sconce.Lock do
   @moduledoc false
   # One process of this VM at a time holds the lock of a key. The others wait in order, and the next one goes on at once:
-  # `:global.trans/3` sleeps for up to seconds between two tries.
+  # `:global.trans/3` sleeps for up to seconds between two tries. A crash of this
+  # process ends all locks.
 
   use Sconce.Server
 

@@ -45,8 +45,9 @@ defmodule Sconce.Store do
   ## Cold blocks in eight bits
 
   A store that is opened with `cold: :int8` may lose something, of tensors of type f32, bf16 and f16 that were put with
-  `lossy: true`, and of no others. `compact/2` then stores their cold blocks, which lie on disk only, in eight bits an
-  element: 3.8 times less than f32, and 1.9 times less than bf16 and f16.
+  `lossy: true`, and of no others. `compact/2`, and a put that reaches the limit of `:disk`, then store their cold blocks,
+  which lie on disk only, in eight bits an element where a file gets at least a tenth shorter by it: in groups of 64, 3.8
+  times less than uncompressed f32, and 1.9 times less than bf16 and f16.
 
       iex> folder = Path.join(System.tmp_dir!(), "sconce-store-\#{System.unique_integer([:positive])}")
       iex> {:ok, store} = Sconce.Store.open(folder, cold: :int8, ram: 100, compressed: 0)
@@ -68,7 +69,8 @@ defmodule Sconce.Store do
   A group of elements has one scale: a row of the last dimension if it has 32 to 256 elements, otherwise 64 elements in a
   row. An element is off by at most a share of the largest magnitude in its group: 1/250 in f32, 1/200 in f16, and 1/125 in
   bf16, of which the type itself rounds off a half. A block with a number that is not finite, or that gets less than a tenth
-  shorter, stays exact, as does one that another tensor without `lossy: true` uses as well. Blocks in RAM are what was put,
+  shorter, or whose numbers are too small for the bound, stays exact, as does one that another tensor uses as well which
+  has no `lossy: true`, another type or other groups. Blocks in RAM are what was put,
   until they leave it.
 
   `info/2` says how many blocks of a tensor are not what was put, and `stats/1` how many there are and were read. Such a
@@ -321,7 +323,8 @@ defmodule Sconce.Store do
 
   @doc """
   Rewrites files of which little is used, and returns how many bytes were given back to the disk. In a store with
-  `cold: :int8` cold blocks of tensors that were put with `lossy: true` lose something.
+  `cold: :int8` cold blocks of tensors that were put with `lossy: true` lose something, and a file that gets at least a tenth
+  shorter by it is rewritten too.
 
   #{Options.docs(@compact)}
 

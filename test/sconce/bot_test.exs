@@ -128,7 +128,7 @@ defmodule Sconce.BotTest do
       bot = bot(policy: policy)
       play(bot, before)
       # d and e come before b and c; a is never seen.
-      [of_d, of_e, of_c, of_b] = play(bot, [d, e, c, b])
+      [_of_d, of_e, of_c, of_b] = play(bot, [d, e, c, b])
       assert of_c == of_e and of_b == of_e
       after_it = play(bot, rest)
 
@@ -306,6 +306,27 @@ defmodule Sconce.BotTest do
   end
 
   describe "late" do
+    test "a frame is answered before the bot takes what it says" do
+      {:ok, turn} = Sconce.Bot.Turn.open(options(policy()))
+      states = MeleeStates.game(100, inputs: fn _number -> nil end)
+
+      turn =
+        Enum.reduce(states, turn, fn state, turn ->
+          came = System.monotonic_time()
+          elem(Sconce.Bot.Turn.event(turn, {:frame, state}, came), 1)
+        end)
+
+      number = List.last(states).frame
+      assert {^number, _row} = turn.unseen
+      refute is_map_key(turn.log, number)
+      seen = Sconce.Bot.Turn.seen(turn)
+      assert seen.unseen == nil
+      assert is_map_key(seen.log, number)
+      # The end of a game takes its last frame.
+      ends = &Sconce.Bot.Turn.over(&1, :finished).games
+      assert ends.(turn) == ends.(seen)
+    end
+
     test "frames that were late enter the memory with the neutral choices" do
       policy = policy()
       states = MeleeStates.game(100, inputs: fn _number -> nil end)

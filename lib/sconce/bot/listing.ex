@@ -9,11 +9,12 @@ defmodule Sconce.Bot.Listing do
 
   @registry Sconce.Serving.Registry
   @again_ms 50
+  @longest_ms 5_000
 
-  @doc "Lists the calling bot until it ends, in each registry that there will be."
+  @doc "Lists the calling bot until it ends, and again after each restart of the registry."
   @spec start(Totals.t()) :: :ok
   def start(totals) do
-    {:ok, _pid} = GenServer.start(__MODULE__, {self(), totals})
+    _started = GenServer.start(__MODULE__, {self(), totals})
     :ok
   end
 
@@ -21,7 +22,15 @@ defmodule Sconce.Bot.Listing do
   def init({bot, totals}) do
     # The end of the registry is a message.
     Process.flag(:trap_exit, true)
-    {:ok, listed(%{bot: bot, totals: totals, monitor: Process.monitor(bot), timer: nil})}
+
+    {:ok,
+     listed(%{
+       bot: bot,
+       totals: totals,
+       monitor: Process.monitor(bot),
+       timer: nil,
+       wait: @again_ms
+     })}
   end
 
   @impl true
@@ -34,14 +43,16 @@ defmodule Sconce.Bot.Listing do
   defp listed(%{bot: bot, totals: totals} = state) do
     # The entry may be there already.
     _entry = Registry.register(@registry, {Sconce.Bot, bot}, totals)
-    state
+    %{state | wait: @again_ms}
   rescue
     # The application has not started, or the registry restarts.
     ArgumentError -> later(state)
   end
 
-  defp later(%{timer: nil} = state),
-    do: %{state | timer: Process.send_after(self(), :list, @again_ms)}
+  defp later(%{timer: nil, wait: wait} = state) do
+    timer = Process.send_after(self(), :list, wait)
+    %{state | timer: timer, wait: min(2 * wait, @longest_ms)}
+  end
 
   defp later(state), do: state
 end

@@ -410,9 +410,16 @@ defmodule Sconce.Bot.Turn do
   @spec seen(t) :: t
   def seen(%__MODULE__{unseen: nil} = turn), do: turn
 
-  def seen(%__MODULE__{unseen: {number, row}, sent: sent, log: log} = turn) do
-    turn = stated(%{turn | refused: [], unseen: nil}, number, row)
-    %{turn | log: log |> Map.delete(number - @logged) |> Map.put(number, sent)}
+  def seen(%__MODULE__{unseen: {number, row}} = turn),
+    do: turn |> stated(number, row) |> unseen()
+
+  @doc "Keeps the input of the last answered frame alone."
+  @spec unseen(t) :: t
+  def unseen(%__MODULE__{unseen: nil} = turn), do: turn
+
+  def unseen(%__MODULE__{unseen: {number, _row}, sent: sent, log: log} = turn) do
+    log = log |> Map.delete(number - @logged) |> Map.put(number, sent)
+    %{turn | refused: [], unseen: nil, log: log}
   end
 
   # Remembers what a frame says of the game, in the place of what it said before.

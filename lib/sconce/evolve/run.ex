@@ -145,8 +145,8 @@ defmodule Sconce.Evolve.Run do
   def subscribe(run), do: Run.subscribe(run, :evolve)
 
   @doc """
-  Stops a run soon, with its state saved. The generation in progress is dropped: a resumed run evaluates it anew, with
-  the same result. `start_link/2` has an example.
+  Stops a run soon, with its state saved. A generation whose episodes are not over is dropped: a resumed run evaluates
+  it anew, with the same result. On a card a generation that was launched is finished. `start_link/2` has an example.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
   def stop(run), do: Run.stop(run, :evolve)

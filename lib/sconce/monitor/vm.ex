@@ -113,6 +113,8 @@ defmodule Sconce.Monitor.Vm do
     else
       {:error, _error} -> region
     end
+  rescue
+    _error -> region
   end
 
   defp share do
@@ -173,7 +175,7 @@ defmodule Sconce.Monitor.Vm do
     :exit, _reason -> alive(state)
   end
 
-  # Its failure does not undo the sample.
+  # A failed event handler does not undo the sample.
   defp told(state) do
     with true <- Events.heard?(), {:ok, read} <- read(state.region), do: Events.tell(read.slots)
     state

@@ -32,8 +32,8 @@ defmodule Sconce.Store.Catalogue do
       type: {:in, [nil, :int8]},
       default: nil,
       doc:
-        "How `compact/2` stores cold blocks of tensors that were put with `lossy: true`; `:int8` is eight bits an element, " <>
-          "`nil` as they are."
+        "How `compact/2`, and a put that reaches the limit of `:disk`, store cold blocks of tensors that were put with " <>
+          "`lossy: true`; `:int8` is eight bits an element, `nil` as they are."
     ],
     threads: [
       type: :non_neg_integer,

@@ -7,6 +7,7 @@ defmodule Sconce.Bot.ListingTest do
   @registry Sconce.Serving.Registry
 
   setup do
+    on_exit(fn -> Supervisor.restart_child(Sconce.Supervisor, @registry) end)
     {:ok, policy} = Policy.init([embedding: {:vector, 1}, heads: [go: {:bernoulli, 1}]], seed: 1)
     {:ok, bot} = Bot.start_link(policy: policy, deadline_ms: 60_000)
     {:ok, _action} = Bot.step(bot, {0, [0.5]})
