@@ -265,6 +265,7 @@ defmodule Sconce.Evolve.Archive do
   elites (Lehman & Stanley 2011).
 
   With fewer elites than `:nearest` it is the mean over all. The time grows with the number of rows and elites.
+  The death of the caller ends it.
 
   #{Options.docs(@novelty)}
 

@@ -190,8 +190,8 @@ defmodule Sconce.Evolve.PopulationTest do
     {:ok, population} = Population.new(Population.spec(:pendulum), count: 2000)
     parent = self()
 
-    busy =
-      spawn(fn ->
+    {busy, monitor} =
+      spawn_monitor(fn ->
         send(parent, :begun)
         # A read of the test may come first.
         play = fn -> Population.episodes(population, :pendulum, episodes: 65_536) end
@@ -199,7 +199,7 @@ defmodule Sconce.Evolve.PopulationTest do
       end)
 
     assert_receive :begun
-    until_busy(population)
+    until_busy(population, monitor)
     Process.exit(busy, :kill)
 
     result =
@@ -217,14 +217,14 @@ defmodule Sconce.Evolve.PopulationTest do
     assert {:ok, [_solution]} = result
   end
 
-  defp until_busy(population) do
+  defp until_busy(population, monitor) do
     case Population.read(population, [0]) do
       {:error, %{kind: :busy}} ->
         :ok
 
       {:ok, _solution} ->
-        Process.sleep(1)
-        until_busy(population)
+        refute_receive {:DOWN, ^monitor, :process, _busy, _reason}, 1
+        until_busy(population, monitor)
     end
   end
 end
