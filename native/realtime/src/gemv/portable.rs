@@ -62,7 +62,7 @@ dispatch! {
             // The sums of one SIMD vector of outputs stay in registers.
             let mut all: [Vector; R] = std::array::from_fn(|r| sums[r][t]);
             for input in (0..rows.len()).map(|i| rows.input(i)) {
-                let row = &panel[input * vectors + t];
+                let row = panel[input * vectors + t];
                 for r in 0..R {
                     let x = x[r][input];
                     for i in 0..LANES {
@@ -84,7 +84,7 @@ dispatch! {
             let mut lows: [Vector; R] = std::array::from_fn(|r| sums[r][t]);
             let mut highs: [Vector; R] = std::array::from_fn(|r| sums[r][vectors + t]);
             for input in (0..rows.len()).map(|i| rows.input(i)) {
-                let row = &panel[input * vectors + t];
+                let row = panel[input * vectors + t];
                 for r in 0..R {
                     let x = x[r][input];
                     for i in 0..LANES {
