@@ -242,7 +242,7 @@ defmodule Sconce.PolicyTest do
         assert said == ":f32\n"
       else
         assert said =~ "load: packed weights of #{path}: expected "
-        assert said =~ " portable, layout " and said =~ "got #{here}"
+        assert said =~ " portable narrow, layout " and said =~ "got #{here}"
       end
     end
   end

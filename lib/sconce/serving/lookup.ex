@@ -77,7 +77,9 @@ defmodule Sconce.Serving.Lookup do
   end
 
   defp registered(pid, serving, op) do
-    with true <- is_pid(pid), [{^pid, serving}] <- Registry.lookup(@registry, pid) do
+    # The registry may still have an entry of a process that has just ended.
+    with true <- is_pid(pid) and Process.alive?(pid),
+         [{^pid, serving}] <- Registry.lookup(@registry, pid) do
       {:here, serving}
     else
       _none ->
