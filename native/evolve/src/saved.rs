@@ -4,6 +4,7 @@
 //! the tensors in ascending order, and of their bytes.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
@@ -125,7 +126,7 @@ pub(crate) fn save(path: &Path, manifest: &impl Serialize, tensors: &Tensors<'_>
 /// The tensors in the order of safetensors: by the alignment of their type, descending, then by name.
 fn in_file_order<'a>(tensors: &'a Tensors<'a>) -> Vec<(&'static str, &'a Numbers<'a>)> {
     let mut all: Vec<_> = tensors.iter().map(|(name, own)| (*name, own)).collect();
-    all.sort_by(|(_, a), (_, b)| b.dtype().cmp(&a.dtype()));
+    all.sort_by_key(|(_, of)| Reverse(of.dtype()));
     all
 }
 
