@@ -212,8 +212,9 @@ defmodule Sconce.Evolve.Population do
 
       iex> spec = Sconce.Evolve.Population.spec(:cart_pole, hidden_sizes: [4])
       iex> {:ok, population} = Sconce.Evolve.Population.new(spec, count: 2, sigma: 0)
-      iex> Sconce.Evolve.Population.forward(population, [0.1, 0.2, 0.3, 0.4])
-      {:ok, [[0.0, 0.0], [0.0, 0.0]]}
+      iex> {:ok, logits} = Sconce.Evolve.Population.forward(population, [0.1, 0.2, 0.3, 0.4])
+      iex> logits == [[0, 0], [0, 0]]
+      true
   """
   @spec forward(t, tensor) :: {:ok, tensor} | {:error, Error.t()}
   def forward(%__MODULE__{ref: ref} = population, observations) do
