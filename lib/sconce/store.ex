@@ -68,14 +68,12 @@ defmodule Sconce.Store do
 
   A group of elements has one scale: a row of the last dimension if it has 32 to 256 elements, otherwise 64 elements in a
   row. An element is off by at most a share of the largest magnitude in its group: 1/250 in f32, 1/200 in f16, and 1/125 in
-  bf16, of which the type itself rounds off a half. A block with a number that is not finite, or that gets less than a tenth
-  shorter, or whose numbers are too small for the bound, stays exact, as does one that another tensor uses as well which
-  has no `lossy: true`, another type or other groups. Blocks in RAM are what was put,
-  until they leave it.
+  bf16, of which the type itself rounds off a half. A block stays exact that has a number that is not finite, whose numbers
+  are too small for the bound, that gets less than a tenth shorter, or that a tensor without `lossy: true`, of another type
+  or of other groups uses as well. Blocks in RAM are what was put, until they leave it.
 
-  `info/2` says how many blocks of a tensor are not what was put, and `stats/1` how many there are and were read. Such a
-  block has the digest of what is read from then on: `verify/1` checks that, and a later put of the original numbers gets
-  exact blocks again.
+  `info/2` and `stats/1` say how many blocks are not what was put. Such a block has the digest of what is read from then on:
+  `verify/1` checks that, and the original numbers, put again, get exact blocks.
 
   ## Prefetching
 
@@ -90,8 +88,8 @@ defmodule Sconce.Store do
   commit take as long as one. After a kill the store holds what was committed. A commit is one of all processes: it makes
   durable what others have put until then.
 
-  Every read from disk checks the checksum of its blocks. A damaged block is an error of kind `:corrupt` that names the tensor and
-  the file, other tensors are served, and a damaged index is replaced by its copy. `verify/1` checks everything.
+  Every read from disk checks the checksum of its blocks. A damaged block is an error of kind `:corrupt` that names the
+  tensor and the file, other tensors are served, and a damaged index is replaced by its copy. `verify/1` checks everything.
 
   One process of the operating system writes; others may read beside it with `read_only: true`, see `refresh/1`. Within the
   VM any process may use the store. Two callers that put the same name at once: the second one gets an error of kind `:busy`.

@@ -20,28 +20,13 @@ defmodule Sconce.Bot.Turn do
 
   @enforce_keys [:options, :spec, :open, :first_frame, :melee?, :totals]
   defstruct @enforce_keys ++
-              [
-                :player,
-                :game,
-                :sent,
-                :delay,
-                :measured,
-                :acc,
-                :report,
-                :unseen,
-                lag: 0,
-                log: %{},
-                refused: [],
-                old: {nil, 0},
-                played: 0,
-                games: [],
-                ended: []
-              ]
+              [:player, :game, :sent, :delay, :measured, :acc, :report, :unseen] ++
+              [lag: 0, log: %{}, refused: [], old: {nil, 0}, played: 0, games: [], ended: []]
 
   @typedoc """
   `sent` is the action that went out last, `log` the latest ones by frame number, and `lag` the delay of the session.
   `refused` are numbers of frames after the last decision that could not be read. `ended` are games that ended since
-  `take_ended/1`.
+  `take_ended/1`. `unseen` is the frame that was answered and that `seen/1` has not taken yet.
   """
   @type t :: %__MODULE__{}
 
@@ -415,8 +400,6 @@ defmodule Sconce.Bot.Turn do
 
   @doc "Keeps the input of the last answered frame alone."
   @spec unseen(t) :: t
-  def unseen(%__MODULE__{unseen: nil} = turn), do: turn
-
   def unseen(%__MODULE__{unseen: {number, _row}, sent: sent, log: log} = turn) do
     log = log |> Map.delete(number - @logged) |> Map.put(number, sent)
     %{turn | refused: [], unseen: nil, log: log}
@@ -472,11 +455,10 @@ defmodule Sconce.Bot.Turn do
 
   @doc "Ends the game that is played, if any."
   @spec over(t, term) :: t
-  def over(%{unseen: {_number, _row}} = turn, reason), do: turn |> seen() |> over(reason)
   def over(%{game: nil} = turn, _reason), do: turn
 
   def over(turn, reason) do
-    %{game: game} = turn = corrected(turn)
+    %{game: game} = turn = turn |> seen() |> corrected()
     report = if turn.report, do: Report.finish(turn.report)
     game = %{Sconce.Bot.Game.figures(game, reason) | report: report}
     kept = %{game | rows: [], buckets: %{}}
